@@ -1,0 +1,526 @@
+#include "layers/layer.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "layers/index.h"
+#include "layers/sparse.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3; Debian 12's headers are older */
+#endif
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
+
+static int size_of(uint64_t pages, off_t *ret)
+{
+	if (pages == 0 || pages > MAP_PAGES_MAX)
+		return -EINVAL;
+	*ret = (off_t)(pages * MAP_PAGE);
+	return 0;
+}
+
+int layer_create_memfd(const char *name, uint64_t pages, int *ret)
+{
+	autoclose int fd = -1;
+	off_t size;
+	int r = size_of(pages, &size);
+
+	if (r < 0)
+		return r;
+	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	if (fd < 0 && errno == EINVAL)
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0 || ftruncate(fd, size) < 0)
+		return -errno;
+	/* From its birth on: whoever writes it cannot cut it under the feet of who maps it. */
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+		return -errno;
+	*ret = take_fd(&fd);
+	return 0;
+}
+
+int layer_create_file(int dirfd, const char *name, uint64_t pages, int *ret)
+{
+	autoclose int fd = -1;
+	off_t size;
+	int r = size_of(pages, &size);
+
+	if (r < 0)
+		return r;
+	fd = openat(dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, size) < 0) {
+		r = -errno;
+		unlinkat(dirfd, name, 0);
+		return r;
+	}
+	*ret = take_fd(&fd);
+	return 0;
+}
+
+static int check_size(int fd, uint64_t pages)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != pages * MAP_PAGE)
+		return -EBADMSG;
+	return 0;
+}
+
+/* Takes fd and map when it succeeds. */
+static int wrap(int fd, uint64_t pages, struct map *map, struct layer **ret)
+{
+	struct layer *l;
+	off_t size;
+	int r = size_of(pages, &size);
+
+	if (r == 0)
+		r = check_size(fd, pages);
+	if (r < 0)
+		return r;
+	if (map_end(map) > pages)
+		return -EBADMSG;
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return -ENOMEM;
+	l->fd = fd;
+	l->pages = pages;
+	l->map = *map;
+	l->refs = 1;
+	*map = (struct map){0};
+	*ret = l;
+	return 0;
+}
+
+int layer_seal_memfd(int fd, uint64_t pages, struct map *map, struct layer **ret)
+{
+	autoclose int own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	int seals, r;
+
+	if (own < 0)
+		return -errno;
+	seals = fcntl(own, F_GET_SEALS);
+	if (seals < 0)
+		return -errno;
+	/* The machine may have sealed it first: fine if it is all there, useless otherwise. */
+	if ((seals & SEALS) != SEALS && fcntl(own, F_ADD_SEALS, SEALS) < 0)
+		return -errno;
+	r = wrap(own, pages, map, ret);
+	if (r < 0)
+		return r;
+	take_fd(&own);
+	return 0;
+}
+
+/*
+ * A read lease is granted only while no one has the file open for writing, and a writable mapping
+ * counts as open. It is the one question a file system answers about other processes' fds. The
+ * lease is dropped at once; until then, breaking it sends SIGURG, which is ignored by default
+ * (its own choice, SIGIO, would end us).
+ */
+static int prove_no_writer(int fd)
+{
+	if (fcntl(fd, F_SETSIG, SIGURG) < 0)
+		return -errno;
+	if (fcntl(fd, F_SETLEASE, F_RDLCK) < 0)
+		return errno == EAGAIN ? -EBUSY : errno == EINVAL ? -EOPNOTSUPP : -errno;
+	if (fcntl(fd, F_SETLEASE, F_UNLCK) < 0)
+		return -errno;
+	return 0;
+}
+
+int layer_seal_file(int dirfd, const char *name, uint64_t pages, struct map *map,
+                    struct layer **ret)
+{
+	autoclose int fd = openat(dirfd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	int r;
+
+	if (fd < 0 || fchmod(fd, 0444) < 0) /* first: no new writer can come */
+		return -errno;
+	r = prove_no_writer(fd);
+	if (r == 0)
+		r = wrap(fd, pages, map, ret);
+	if (r < 0)
+		return r;
+	take_fd(&fd);
+	return 0;
+}
+
+struct layer *layer_ref(struct layer *l)
+{
+	l->refs++;
+	return l;
+}
+
+void layer_unref(struct layer *l)
+{
+	if (!l || --l->refs)
+		return;
+	close(l->fd);
+	map_fini(&l->map);
+	free(l);
+}
+
+void layer_unrefp(struct layer **l)
+{
+	layer_unref(*l);
+}
+
+void layer_names(const struct digest *d, char data[LAYER_NAME], char map[LAYER_NAME])
+{
+	char text[DIGEST_TEXT];
+
+	digest_text(d, text);
+	snprintf(data, LAYER_NAME, "%s", text);
+	snprintf(map, LAYER_NAME, "%s.map", text);
+}
+
+typedef int (*chunk_fn)(void *arg, uint64_t number, const unsigned char *data, size_t len);
+
+/* Zeros the pages of a chunk that the layer does not provide; false when nothing is left. */
+static bool mask_chunk(const struct map *map, uint64_t page, unsigned char *data)
+{
+	static const unsigned char zeros[MAP_PAGE];
+	bool any = false;
+	uint64_t same;
+
+	for (uint64_t i = 0; i < INDEX_CHUNK_PAGES; i += same) {
+		bool in = map_has(map, page + i, &same);
+
+		same = MIN(same, INDEX_CHUNK_PAGES - i);
+		if (!in)
+			memset(data + i * MAP_PAGE, 0, same * MAP_PAGE);
+		for (uint64_t k = i; in && !any && k < i + same; k++)
+			any = memcmp(data + k * MAP_PAGE, zeros, MAP_PAGE) != 0;
+	}
+	return any;
+}
+
+/*
+ * Calls fn, in order, for every chunk with a non-zero byte in a mapped page. data is always a
+ * full chunk; len is what of it lies inside the layer. The extent [start, stop) is remembered:
+ * SEEK_HOLE in a memfd walks page by page, asking again for each chunk would be quadratic.
+ */
+static int each_chunk(const struct layer *l, chunk_fn fn, void *arg)
+{
+	off_t size = (off_t)(l->pages * MAP_PAGE), off = 0, start = 0, stop = 0;
+	autofree unsigned char *buf = malloc(INDEX_CHUNK);
+	int r;
+
+	if (!buf)
+		return -ENOMEM;
+	while (off < size) {
+		const struct map_run *run = map_find(&l->map, (uint64_t)off / MAP_PAGE);
+		size_t len;
+
+		if (!run)
+			break;
+		off = MAX(off, (off_t)(run->start * MAP_PAGE));
+		if (off >= stop) {
+			r = sparse_next(l->fd, off, size, &start, &stop);
+			if (r <= 0)
+				return r;
+		}
+		if (off < start) {
+			off = start; /* over the hole, then look into the map again */
+			continue;
+		}
+		off -= off % INDEX_CHUNK;
+		len = (size_t)MIN((off_t)INDEX_CHUNK, size - off);
+		r = io_pread_full(l->fd, buf, len, off);
+		if (r < 0)
+			return r;
+		memset(buf + len, 0, INDEX_CHUNK - len);
+		if (mask_chunk(&l->map, (uint64_t)off / MAP_PAGE, buf)) {
+			r = fn(arg, (uint64_t)off / INDEX_CHUNK, buf, len);
+			if (r < 0)
+				return r;
+		}
+		off += (off_t)len;
+	}
+	return 0;
+}
+
+struct saving {
+	struct sha *sha;
+	struct index index;
+	size_t room;
+	int to; /* -1: hash only */
+};
+
+static int save_chunk(void *arg, uint64_t number, const unsigned char *data, size_t len)
+{
+	struct saving *s = arg;
+	struct digest d;
+	int r;
+
+	if (s->to >= 0) {
+		r = sparse_write(s->to, data, len, (off_t)(number * INDEX_CHUNK));
+		if (r < 0)
+			return r;
+	}
+	r = sha_add(s->sha, data, INDEX_CHUNK);
+	if (r == 0)
+		r = sha_done(s->sha, &d);
+	return r < 0 ? r : index_add(&s->index, number, &d, &s->room);
+}
+
+static void saving_fini(struct saving *s)
+{
+	sha_free(s->sha);
+	index_fini(&s->index);
+}
+
+/* Gives the file behind fd one more name. -EXDEV when it cannot have one there, as a memfd. */
+static int link_fd(int fd, int dirfd, const char *name)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (linkat(AT_FDCWD, path, dirfd, name, AT_SYMLINK_FOLLOW) == 0)
+		return 0;
+	if (errno == EXDEV || errno == ENOENT || errno == EMLINK || errno == EPERM)
+		return -EXDEV;
+	return -errno;
+}
+
+static int sync_as_sealed(int fd)
+{
+	if (fchmod(fd, 0444) < 0 || fsync(fd) < 0)
+		return -errno;
+	return 0;
+}
+
+static int save_as(struct layer *l, struct saving *s, int dirfd, const char *data, const char *map)
+{
+	autoclose int to = -1, mapfd = -1;
+	autofree unsigned char *bytes = NULL;
+	size_t len;
+	int r;
+
+	r = link_fd(l->fd, dirfd, data);
+	if (r == -EXDEV)
+		r = layer_create_file(dirfd, data, l->pages, &to);
+	if (r < 0)
+		return r;
+	s->to = to;
+	r = each_chunk(l, save_chunk, s);
+	if (r == 0)
+		r = sync_as_sealed(to >= 0 ? to : l->fd);
+	if (r == 0)
+		r = map_copy(&l->map, &s->index.map);
+	if (r == 0)
+		r = index_encode(&s->index, l->pages, &bytes, &len);
+	if (r < 0)
+		return r;
+	mapfd = openat(dirfd, map, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (mapfd < 0)
+		return -errno;
+	r = io_write_full(mapfd, bytes, len);
+	return r < 0 ? r : sync_as_sealed(mapfd);
+}
+
+int layer_save(struct layer *l, int dirfd)
+{
+	/* The digest is known only at the end, so both files begin under these names. */
+	static const char tmp_data[] = "data.tmp", tmp_map[] = "map.tmp";
+	AUTO(saving_fini) struct saving s = {.to = -1};
+	char data[LAYER_NAME], map[LAYER_NAME];
+	int r;
+
+	r = sha_new(&s.sha);
+	if (r < 0)
+		return r;
+	r = save_as(l, &s, dirfd, tmp_data, tmp_map);
+	if (r == 0 && l->has_digest && !digest_equal(&l->digest, &s.index.digest))
+		r = -EUCLEAN;
+	if (r == 0) {
+		layer_names(&s.index.digest, data, map);
+		if (renameat(dirfd, tmp_data, dirfd, data) < 0 ||
+		    renameat(dirfd, tmp_map, dirfd, map) < 0)
+			r = -errno;
+	}
+	if (r < 0) {
+		unlinkat(dirfd, tmp_data, 0);
+		unlinkat(dirfd, tmp_map, 0);
+		return r;
+	}
+	l->digest = s.index.digest;
+	l->has_digest = true;
+	return 0;
+}
+
+static int open_failed(int r, const char *file, struct err *e)
+{
+	if (r == -ENOENT)
+		return err_set(
+		    e, ENOENT, "snapshot_incomplete",
+		    "file %s is missing; copy it again from where the snapshot came from", file);
+	if (r == -EBADMSG || r == -ENODATA || r == -EFBIG || r == -ELOOP)
+		return err_set(e, EBADMSG, "snapshot_corrupt",
+		               "file %s is damaged; delete the snapshot and take it again", file);
+	return err_set(e, -r, "snapshot_io", "cannot read file %s: %s", file, strerror(-r));
+}
+
+static int open_file(int dirfd, const char *name, int *ret)
+{
+	int fd = openat(dirfd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	*ret = fd;
+	return 0;
+}
+
+/* Reads and checks a map file up to its table, whose place and length it returns. */
+static int read_head(int fd, const struct digest *want, uint64_t pages, struct index *ret,
+                     size_t *ret_at, size_t *ret_len)
+{
+	unsigned char fixed[INDEX_FIXED_LEN];
+	autofree unsigned char *head = NULL;
+	struct index x = {0};
+	size_t head_len, table_len;
+	struct stat st;
+	int r;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	r = io_pread_full(fd, fixed, sizeof(fixed), 0);
+	if (r == 0)
+		r = index_lengths(fixed, &head_len, &table_len);
+	if (r < 0)
+		return r;
+	if ((uint64_t)st.st_size != head_len + table_len)
+		return -EBADMSG;
+	head = malloc(head_len);
+	if (!head)
+		return -ENOMEM;
+	r = io_pread_full(fd, head, head_len, 0);
+	if (r == 0)
+		r = index_parse_head(head, head_len, pages, &x);
+	if (r < 0)
+		return r;
+	if (!digest_equal(&x.digest, want)) {
+		index_fini(&x);
+		return -EBADMSG;
+	}
+	*ret = x;
+	*ret_at = head_len;
+	*ret_len = table_len;
+	return 0;
+}
+
+int layer_open(int dirfd, const struct digest *digest, uint64_t pages, struct layer **ret,
+               struct err *e)
+{
+	autoclose int fd = -1, mapfd = -1;
+	AUTO(index_fini) struct index x = {0};
+	char data[LAYER_NAME], map[LAYER_NAME];
+	size_t at, len;
+	int r;
+
+	layer_names(digest, data, map);
+	r = open_file(dirfd, map, &mapfd);
+	if (r == 0)
+		r = read_head(mapfd, digest, pages, &x, &at, &len);
+	if (r < 0)
+		return open_failed(r, map, e);
+	r = open_file(dirfd, data, &fd);
+	if (r == 0)
+		r = wrap(fd, pages, &x.map, ret);
+	if (r < 0)
+		return open_failed(r, data, e);
+	take_fd(&fd);
+	(*ret)->digest = *digest;
+	(*ret)->has_digest = true;
+	return 0;
+}
+
+struct verifying {
+	struct sha *sha;
+	const struct index *index;
+	size_t next;  /* entry of the table that must come now */
+	uint64_t bad; /* chunk number, when -EBADMSG */
+};
+
+static int verify_chunk(void *arg, uint64_t number, const unsigned char *data, size_t len)
+{
+	struct verifying *v = arg;
+	const struct index_chunk *want = &v->index->chunks[v->next];
+	struct digest d;
+	int r;
+
+	if (v->next == v->index->nchunks || want->number > number) {
+		v->bad = number; /* data where the table has none */
+		return -EBADMSG;
+	}
+	v->bad = want->number;
+	if (want->number < number)
+		return -EBADMSG; /* a hole where the table has data */
+	r = sha_add(v->sha, data, INDEX_CHUNK);
+	if (r == 0)
+		r = sha_done(v->sha, &d);
+	if (r < 0)
+		return r;
+	if (!digest_equal(&d, &want->digest))
+		return -EBADMSG;
+	v->next++;
+	return 0;
+}
+
+static int read_table(int mapfd, const struct layer *l, struct index *ret)
+{
+	autofree unsigned char *table = NULL;
+	size_t at, len;
+	int r;
+
+	r = read_head(mapfd, &l->digest, l->pages, ret, &at, &len);
+	if (r < 0)
+		return r;
+	table = malloc(len + 1);
+	if (!table)
+		return -ENOMEM;
+	r = io_pread_full(mapfd, table, len, (off_t)at);
+	return r < 0 ? r : index_parse_table(ret, table, len, l->pages);
+}
+
+int layer_verify(const struct layer *l, int dirfd, struct err *e)
+{
+	autoclose int mapfd = -1;
+	AUTO(index_fini) struct index x = {0};
+	AUTO(sha_freep) struct sha *sha = NULL;
+	struct verifying v = {.index = &x};
+	char data[LAYER_NAME], map[LAYER_NAME];
+	int r;
+
+	layer_names(&l->digest, data, map);
+	r = open_file(dirfd, map, &mapfd);
+	if (r == 0)
+		r = read_table(mapfd, l, &x);
+	if (r < 0)
+		return open_failed(r, map, e);
+	r = sha_new(&sha);
+	if (r < 0)
+		return open_failed(r, data, e);
+	v.sha = sha;
+	r = each_chunk(l, verify_chunk, &v);
+	if (r == 0 && v.next < x.nchunks) {
+		v.bad = x.chunks[v.next].number;
+		r = -EBADMSG;
+	}
+	if (r == -EBADMSG)
+		return err_set(
+		    e, EBADMSG, "snapshot_corrupt",
+		    "file %s is damaged in chunk %llu (at byte %llu); delete the snapshot "
+		    "and take it again",
+		    data, (unsigned long long)v.bad, (unsigned long long)v.bad * INDEX_CHUNK);
+	return r < 0 ? open_failed(r, data, e) : 0;
+}

@@ -1,0 +1,65 @@
+/*
+ * layers/layer.h - one sealed layer: a sparse file and the map of the pages it provides
+ * The data of page p stands at offset p * 4096. A page in the map whose file range is a hole
+ * reads as zeros; a page that is not in the map comes from an older layer (set.h).
+ *
+ * A layer is born writable (layer_create_*), a machine writes it, and from the seal on nobody
+ * can: only then it may be shared. Layers are counted; not for use by two threads at once.
+ */
+#pragma once
+#include "base/err.h"
+#include "layers/digest.h"
+#include "layers/map.h"
+
+struct layer {
+	int fd;         /* for reading; hand out freely, nobody can write through it */
+	uint64_t pages; /* of the whole memory or disk, not of the map */
+	struct map map;
+	bool has_digest; /* known once the layer was saved or loaded */
+	struct digest digest;
+	unsigned refs;
+};
+
+/* A writable fd of the given size, all holes. -EINVAL for 0 pages or too many. */
+int layer_create_memfd(const char *name, uint64_t pages, int *ret);
+int layer_create_file(int dirfd, const char *name, uint64_t pages, int *ret);
+
+/*
+ * Makes the memfd immutable for everybody and wraps it; map moves into the layer on success.
+ * -EBUSY: somebody still has it mapped writable. -EPERM: its seals were closed without ours.
+ * -EBADMSG: wrong size, or the map reaches past the end.
+ */
+int layer_seal_memfd(int fd, uint64_t pages, struct map *map, struct layer **ret);
+
+/*
+ * The same for a file: mode 0444, and a proof (a read lease) that no writable fd or mapping of
+ * it exists any more. -EBUSY: one does. -EOPNOTSUPP: a file system without leases. Nothing is
+ * synced: a live fork must not wait for a disk; layer_save() does it when it must last.
+ */
+int layer_seal_file(int dirfd, const char *name, uint64_t pages, struct map *map,
+                    struct layer **ret);
+
+struct layer *layer_ref(struct layer *l);
+void layer_unref(struct layer *l);
+void layer_unrefp(struct layer **l);
+
+/*
+ * Puts the layer into dirfd as <digest> and <digest>.map, mode 0444, both synced; syncing the
+ * directory is left to the caller, who alone may write in it. Hashing and copying are one pass,
+ * memory stays small. A sealed file on the same file system is linked, not copied. Sets the
+ * digest; -EUCLEAN when the layer had another one before: its file has rotted.
+ */
+int layer_save(struct layer *l, int dirfd);
+
+/*
+ * Opens <digest> from dirfd: size, map and the digest of the map are checked, the data is not.
+ * Kinds: snapshot_incomplete (a file is missing), snapshot_corrupt.
+ */
+int layer_open(int dirfd, const struct digest *digest, uint64_t pages, struct layer **ret,
+               struct err *e);
+
+/* Reads all data and compares it; the error names the first bad chunk. Kinds as above. */
+int layer_verify(const struct layer *l, int dirfd, struct err *e);
+
+enum { LAYER_NAME = DIGEST_TEXT + 4 };
+void layer_names(const struct digest *d, char data[LAYER_NAME], char map[LAYER_NAME]);

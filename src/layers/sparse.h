@@ -1,0 +1,21 @@
+/*
+ * layers/sparse.h - files with holes: find the data, copy the data, leave zeros out
+ * Offsets and lengths are bytes and multiples of MAP_PAGE. These move the file offset (lseek), so
+ * everybody in this room reads and writes with pread and pwrite.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/*
+ * The first data in [off, end): *ret_start and *ret_end, widened to whole pages and cut at end.
+ * Returns 1 when there is some, 0 when only holes follow, or a negative errno.
+ */
+int sparse_next(int fd, off_t off, off_t end, off_t *ret_start, off_t *ret_end);
+
+/* Writes those pages of buf that are not all zeros; the file must have holes there. */
+int sparse_write(int fd, const void *buf, size_t len, off_t off);
+
+/* Copies [off, off + len) to the same place in another file that has a hole there. */
+int sparse_copy(int from, int to, off_t off, off_t len);
