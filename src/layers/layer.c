@@ -364,6 +364,8 @@ static int open_failed(int r, const char *file, struct err *e)
 		return err_set(
 		    e, ENOENT, "snapshot_incomplete",
 		    "file %s is missing; copy it again from where the snapshot came from", file);
+	if (r == -ENOMEM)
+		return err_set(e, ENOMEM, "no_memory", "no memory to read file %s", file);
 	if (r == -EBADMSG || r == -ENODATA || r == -EFBIG || r == -ELOOP)
 		return err_set(e, EBADMSG, "snapshot_corrupt",
 		               "file %s is damaged; delete the snapshot and take it again", file);
