@@ -1,0 +1,90 @@
+/*
+ * jail/cgroup.h - one control group per machine, on cgroup v2, v1, or a host that mixes both
+ * Everything is found again by the machine's id: it is the directory <parent>/<id> in every tree,
+ * so a new process can adopt what a killed one made. Nothing but the trees' fds is kept open.
+ * A struct cg_host is never changed after cg_open(), so threads may share it.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+
+struct cg_host;
+
+enum {
+	CG_MEMORY = 1 << 0,
+	CG_CPU = 1 << 1,
+	CG_PIDS = 1 << 2,
+	CG_CPUACCT = 1 << 3, /* v1 only; v2 counts cpu time without being asked */
+	CG_TREES_MAX = 5,    /* the four above, each a tree of its own, and a v2 tree beside them */
+	CG_ID_MAX = 64,
+};
+
+/* 0 means no limit. */
+struct cg_limits {
+	uint64_t memory_max;      /* bytes; swap is never given on top */
+	unsigned cpu_max_percent; /* 100 is one whole cpu */
+	unsigned pids_max;
+};
+
+struct cg_stats {
+	unsigned have; /* CG_*: which of the numbers below were there to be read */
+	uint64_t memory_bytes;
+	uint64_t memory_peak_bytes; /* 0 on v2 before 5.19 */
+	uint64_t oom_kills;
+	uint64_t cpu_ns;
+	uint64_t pids;
+};
+
+/*
+ * Finds the trees in a text like /proc/self/mountinfo (NULL: that file itself) and makes <parent>
+ * (relative, like "panda") in each. A tree that cannot be written is left out and cg_why() says
+ * why. Caller owns *ret. Having no tree at all is not an error: cg_have() is 0 then.
+ */
+int cg_open(const char *mountinfo, const char *parent, struct cg_host **ret);
+void cg_close(struct cg_host *h);
+
+/* CG_* of what can be limited and counted here. */
+unsigned cg_have(const struct cg_host *h);
+/* "v1: memory cpu pids cpuacct; v2: kill", or "none". Lives as long as h. */
+const char *cg_describe(const struct cg_host *h);
+/* Why something is left out; empty when nothing is. Lives as long as h. */
+const char *cg_why(const struct cg_host *h);
+
+/* Letters, digits, '-' and '_', at most CG_ID_MAX of them: it becomes a directory name. */
+bool cg_id_valid(const char *id);
+
+/* -EEXIST when a machine of this id is there already, in any tree; nothing is made then. */
+int cg_create(const struct cg_host *h, const char *id);
+int cg_limit(const struct cg_host *h, const char *id, const struct cg_limits *lim);
+
+/* Moves a whole process. Slow on a busy host (the kernel stops all forks): spawn does not use it.
+ */
+int cg_place(const struct cg_host *h, const char *id, pid_t pid);
+
+/* -ENOENT when no tree has this id. */
+int cg_stats(const struct cg_host *h, const char *id, struct cg_stats *ret);
+
+/* Kills until nobody is left. 0 also when the group is gone. -ETIMEDOUT: somebody is left. */
+int cg_kill(const struct cg_host *h, const char *id, unsigned timeout_ms);
+
+/* Removes the empty group from every tree. 0 also when it is gone. -EBUSY: not empty in time. */
+int cg_remove(const struct cg_host *h, const char *id, unsigned timeout_ms);
+
+/* Calls fn once per id found, in no order, until it returns non-zero; returns that, or an errno. */
+int cg_each(const struct cg_host *h, int (*fn)(const char *id, void *arg), void *arg);
+
+/*
+ * For spawn: an fd of the machine's v2 directory (CLONE_INTO_CGROUP), or -ENOENT when the host has
+ * no v2 tree; and the v1 `tasks` files, as tree fd plus a path, that a new process writes "0" to.
+ * A single thread that moves itself that way takes no global lock; moving it by pid would.
+ */
+struct cg_join {
+	int tree;
+	char path[256];
+};
+int cg_v2_dir(const struct cg_host *h, const char *id);
+int cg_v1_joins(const struct cg_host *h, const char *id, struct cg_join *ret, size_t *ret_n);
