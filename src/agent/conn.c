@@ -1,0 +1,493 @@
+/*
+ * agent/conn.c - connections: frames in, streams, frames out
+ */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/agent.h"
+#include "base/cleanup.h"
+
+/* One for all: what stays of a read goes to the connection's stash. Page-sized reads touch it once.
+ */
+static uint8_t input[WIRE_FRAME_MAX];
+
+/* ---- output ---- */
+
+size_t conn_room(const struct conn *c)
+{
+	size_t used = c->out_len + REPLY_ROOM;
+
+	return used < OUT_CAP ? OUT_CAP - used : 0;
+}
+
+uint8_t *conn_space(struct conn *c, size_t n)
+{
+	assert(c->out_len + n <= OUT_CAP);
+	if (c->out_head + c->out_len + n > OUT_CAP) {
+		memmove(c->out, c->out + c->out_head, c->out_len);
+		c->out_head = 0;
+	}
+	return c->out + c->out_head + c->out_len;
+}
+
+void conn_commit(struct conn *c, size_t n)
+{
+	c->out_len += n;
+	if (!c->lost && list_empty(&c->dirty))
+		list_add(&c->a->dirty, &c->dirty);
+}
+
+static void set_events(struct conn *c)
+{
+	uint32_t ev = (c->paused ? 0 : EPOLLIN) | (c->wants_out ? EPOLLOUT : 0);
+
+	if (ev != c->events && !c->lost) {
+		c->events = ev;
+		source_mod(c->a, &c->src, c->fd, ev);
+	}
+}
+
+static void stream_free(struct stream *s, bool reborn)
+{
+	struct conn *c = s->c;
+
+	if (s->ops->release)
+		s->ops->release(s, reborn);
+	list_del(&s->work.node);
+	list_del(&s->node);
+	c->n_streams--;
+	source_retire(c->a, &s->src, s);
+}
+
+static void conn_lost(struct conn *c, bool reborn)
+{
+	if (c->lost)
+		return;
+	c->lost = true;
+	while (!list_empty(&c->streams))
+		stream_free(container_of(c->streams.next, struct stream, node), reborn);
+	list_del(&c->dirty);
+	list_del(&c->node);
+	close(c->fd);
+	c->a->n_conns--;
+	free(c->stash);
+	free(c->out);
+	source_retire(c->a, &c->src, c);
+}
+
+static bool is_reborn(const struct conn *c, int err)
+{
+	return err == ECONNRESET && c->a->listener.reset_means_reborn;
+}
+
+static void conn_input(struct conn *c);
+
+void conn_flush(struct conn *c)
+{
+	while (c->out_len) {
+		ssize_t r = write(c->fd, c->out + c->out_head, c->out_len);
+
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r < 0 && errno == EAGAIN)
+			break;
+		if (r < 0) {
+			conn_lost(c, is_reborn(c, errno));
+			return;
+		}
+		c->out_head += (size_t)r;
+		c->out_len -= (size_t)r;
+	}
+	if (!c->out_len)
+		c->out_head = 0;
+	c->wants_out = c->out_len > 0;
+	set_events(c);
+	if (c->starved && conn_room(c) >= CHUNK) {
+		c->starved = false;
+		list_for_each (n, &c->streams)
+			stream_queue(container_of(n, struct stream, node));
+	}
+	if (c->paused && conn_room(c) > 0) {
+		c->paused = false;
+		set_events(c);
+		conn_input(c);
+	}
+}
+
+static void send_frame(struct conn *c, const struct wire_header *h, const void *msg)
+{
+	ssize_t n = wire_frame(h, wire_desc_of(h->type), msg, conn_space(c, 0),
+	                       OUT_CAP - c->out_head - c->out_len);
+
+	if (n == -EMSGSIZE && c->out_head) {
+		memmove(c->out, c->out + c->out_head, c->out_len);
+		c->out_head = 0;
+		n = wire_frame(h, wire_desc_of(h->type), msg, c->out + c->out_len,
+		               OUT_CAP - c->out_len);
+	}
+	assert(n > 0); /* whoever comes here has looked at the room */
+	conn_commit(c, (size_t)n);
+}
+
+void reply(struct conn *c, uint32_t id, uint8_t type, const void *msg)
+{
+	send_frame(c, &(struct wire_header){.type = type, .stream = id}, msg);
+}
+
+void reply_end(struct conn *c, uint32_t id, int err, const char *text)
+{
+	reply(c, id, WIRE_END,
+	      &(struct wire_end){.err = (uint32_t)err, .text = wire_str(text ? text : "")});
+}
+
+void stream_send(struct stream *s, uint8_t type, uint8_t chan, const void *msg)
+{
+	send_frame(s->c, &(struct wire_header){.type = type, .chan = chan, .stream = s->id}, msg);
+}
+
+size_t stream_space(struct stream *s, uint8_t chan)
+{
+	size_t room = conn_room(s->c);
+
+	if (room < CHUNK) { /* small writes into a nearly full buffer help nobody */
+		s->c->starved = true;
+		return 0;
+	}
+	room = MIN(room - WIRE_HEADER, (size_t)CHUNK);
+	return MIN(room, (size_t)s->credit[chan - WIRE_OUT]);
+}
+
+void stream_commit_data(struct stream *s, uint8_t chan, size_t n)
+{
+	struct wire_header h = {
+	    .length = (uint32_t)n, .type = WIRE_DATA, .chan = chan, .stream = s->id};
+
+	wire_header_encode(&h, conn_space(s->c, WIRE_HEADER + n));
+	s->credit[chan - WIRE_OUT] -= (uint32_t)n;
+	conn_commit(s->c, WIRE_HEADER + n);
+}
+
+/* ---- streams ---- */
+
+void stream_queue(struct stream *s)
+{
+	agent_queue(s->c->a, &s->work);
+}
+
+static void stream_run(struct work *w)
+{
+	struct stream *s = container_of(w, struct stream, work);
+
+	if (conn_room(s->c) < END_ROOM) {
+		s->c->starved = true;
+		return;
+	}
+	if (s->in_taken >= WIRE_WINDOW / 2) {
+		stream_send(s, WIRE_CREDIT, WIRE_IN, &(struct wire_window){.window = s->in_taken});
+		s->in_left += s->in_taken;
+		s->in_taken = 0;
+	}
+	if (s->ops->pump)
+		s->ops->pump(s);
+}
+
+void *stream_new(struct conn *c, uint32_t id, const struct stream_ops *ops, size_t size,
+                 uint32_t window)
+{
+	struct stream *s = c->n_streams < STREAMS_MAX ? calloc(1, size) : NULL;
+
+	if (!s) {
+		reply_end(c, id, c->n_streams < STREAMS_MAX ? ENOMEM : EMFILE, "too many streams");
+		return NULL;
+	}
+	s->c = c;
+	s->id = id;
+	s->ops = ops;
+	s->work.run = stream_run;
+	s->credit[0] = s->credit[1] = window;
+	s->in_left = WIRE_WINDOW;
+	list_init(&s->work.node);
+	list_add(&c->streams, &s->node);
+	c->n_streams++;
+	return s;
+}
+
+void stream_end(struct stream *s, int err, const char *text)
+{
+	reply_end(s->c, s->id, err, text);
+	stream_free(s, false);
+}
+
+static struct stream *stream_find(struct conn *c, uint32_t id)
+{
+	list_for_each (n, &c->streams) {
+		struct stream *s = container_of(n, struct stream, node);
+
+		if (s->id == id)
+			return s;
+	}
+	return NULL;
+}
+
+/* ---- input ---- */
+
+static int on_stream(struct stream *s, const struct wire_header *h, const uint8_t *p)
+{
+	struct wire_window m;
+
+	switch (h->type) {
+	case WIRE_DATA:
+		if (h->chan != WIRE_IN || h->length > s->in_left || !s->ops->data)
+			return -EPROTO;
+		s->in_left -= h->length;
+		s->ops->data(s, p, h->length);
+		return 0;
+	case WIRE_EOF:
+		if (h->chan != WIRE_IN || h->length || !s->ops->eof)
+			return -EPROTO;
+		s->in_left = 0;
+		s->ops->eof(s);
+		return 0;
+	case WIRE_CREDIT:
+		if (h->chan != WIRE_OUT && h->chan != WIRE_ERR)
+			return -EPROTO;
+		if (wire_window_decode(p, h->length, &m) < 0 ||
+		    __builtin_add_overflow(s->credit[h->chan - WIRE_OUT], m.window,
+		                           &s->credit[h->chan - WIRE_OUT]))
+			return -EPROTO;
+		stream_queue(s);
+		return 0;
+	case WIRE_CANCEL:
+		if (h->length)
+			return -EPROTO;
+		stream_end(s, ECANCELED, NULL);
+		return 0;
+	case WIRE_RESIZE:
+	case WIRE_STREAM_SIGNAL:
+		if (!s->ops->control)
+			return -EPROTO;
+		s->ops->control(s, h->type, p, h->length);
+		return 0;
+	}
+	return -EPROTO; /* a request on a stream that is still open */
+}
+
+static int on_request(struct conn *c, const struct wire_header *h, const uint8_t *p)
+{
+	uint32_t id = h->stream;
+	union {
+		struct wire_exec exec;
+		struct wire_attach attach;
+		struct wire_window window;
+		struct wire_signal signal;
+		struct wire_read read;
+		struct wire_write write;
+		struct wire_path_flags path_flags;
+		struct wire_mkdir mkdir;
+		struct wire_two_paths two_paths;
+		struct wire_path path;
+		struct wire_watch watch;
+		struct wire_connect connect;
+		struct wire_reborn reborn;
+		struct wire_shutdown shutdown;
+	} m;
+	const struct wire_desc *d = wire_desc_of(h->type);
+
+	if (!id || h->chan || h->type < WIRE_EXEC || !wire_type_known(h->type))
+		return -EPROTO;
+	if (d ? wire_decode(d, p, h->length, &m) < 0 : h->length > 0)
+		return -EPROTO;
+	switch (h->type) {
+	case WIRE_EXEC:
+		exec_request(c, id, &m.exec);
+		break;
+	case WIRE_ATTACH:
+		exec_attach(c, id, &m.attach);
+		break;
+	case WIRE_LIST:
+		exec_list(c, id, m.window.window);
+		break;
+	case WIRE_SIGNAL:
+		exec_signal(c, id, &m.signal);
+		break;
+	case WIRE_READ:
+		file_read(c, id, &m.read);
+		break;
+	case WIRE_WRITE:
+		file_write(c, id, &m.write);
+		break;
+	case WIRE_DIR:
+		file_dir(c, id, &m.path_flags);
+		break;
+	case WIRE_STAT:
+		file_stat(c, id, &m.path_flags);
+		break;
+	case WIRE_MKDIR:
+		file_mkdir(c, id, &m.mkdir);
+		break;
+	case WIRE_REMOVE:
+		file_remove(c, id, &m.path_flags);
+		break;
+	case WIRE_RENAME:
+		file_rename(c, id, &m.two_paths);
+		break;
+	case WIRE_CHMOD:
+		file_chmod(c, id, &m.path_flags);
+		break;
+	case WIRE_SYMLINK:
+		file_symlink(c, id, &m.two_paths);
+		break;
+	case WIRE_READLINK:
+		file_readlink(c, id, &m.path);
+		break;
+	case WIRE_WATCH:
+		watch_request(c, id, &m.watch);
+		break;
+	case WIRE_CONNECT:
+		port_connect(c, id, &m.connect);
+		break;
+	case WIRE_STATS:
+		sys_stats(c, id);
+		break;
+	case WIRE_SYNC:
+		sync();
+		reply_end(c, id, 0, NULL);
+		break;
+	case WIRE_REBORN:
+		sys_reborn(c, id, &m.reborn);
+		break;
+	case WIRE_SHUTDOWN:
+		c->a->stopping = true; /* after this turn, so the answer still goes out */
+		c->a->grace_ms = m.shutdown.grace_ms;
+		reply_end(c, id, 0, NULL);
+		break;
+	default:
+		return -EPROTO;
+	}
+	return 0;
+}
+
+static int on_frame(struct conn *c, const struct wire_header *h, const uint8_t *p)
+{
+	struct stream *s = stream_find(c, h->stream);
+
+	if (s)
+		return on_stream(s, h, p);
+	if (h->type < WIRE_END)
+		return 0; /* it crossed our END on the way */
+	return on_request(c, h, p);
+}
+
+/* Returns how many bytes of whole frames were used, or -EPROTO. */
+static ssize_t on_frames(struct conn *c, const uint8_t *p, size_t n)
+{
+	size_t used = 0;
+
+	while (n - used >= WIRE_HEADER) {
+		struct wire_header h;
+		int r = wire_header_decode(p + used, &h);
+
+		if (r < 0)
+			return r;
+		if (n - used < WIRE_HEADER + h.length)
+			break;
+		if (!conn_room(c)) {
+			c->paused = true; /* until our answers are fetched, no more questions */
+			break;
+		}
+		r = on_frame(c, &h, p + used + WIRE_HEADER);
+		if (r < 0)
+			return r;
+		used += WIRE_HEADER + h.length;
+	}
+	return (ssize_t)used;
+}
+
+/* Keeps what on_frames() left, in the stash. */
+static int stash(struct conn *c, const uint8_t *p, size_t n)
+{
+	if (n && !c->stash)
+		c->stash = malloc(sizeof(input));
+	if (n && !c->stash)
+		return -ENOMEM;
+	if (n)
+		memcpy(c->stash, p, n);
+	c->stash_len = n;
+	if (!n && c->stash) {
+		free(c->stash);
+		c->stash = NULL;
+	}
+	return 0;
+}
+
+static void conn_input(struct conn *c)
+{
+	size_t have = c->stash_len;
+	ssize_t r = 0, used;
+
+	memcpy(input, c->stash ? c->stash : input, have);
+	if (have < sizeof(input)) {
+		do
+			r = read(c->fd, input + have, sizeof(input) - have);
+		while (r < 0 && errno == EINTR);
+		if (r < 0 && errno != EAGAIN) {
+			conn_lost(c, is_reborn(c, errno));
+			return;
+		}
+		if (r == 0) {
+			conn_lost(c, false);
+			return;
+		}
+		r = MAX(r, (ssize_t)0);
+	}
+	have += (size_t)r;
+	used = on_frames(c, input, have);
+	if (used < 0 || stash(c, input + used, have - (size_t)used) < 0) {
+		conn_lost(c, false); /* nonsense: only this connection pays */
+		return;
+	}
+	set_events(c);
+}
+
+static void conn_ready(struct source *src, uint32_t events)
+{
+	struct conn *c = container_of(src, struct conn, src);
+
+	if (events & EPOLLOUT)
+		conn_flush(c);
+	if (!c->lost && !c->paused && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
+		conn_input(c);
+	else if (!c->lost && c->paused && (events & (EPOLLHUP | EPOLLERR)))
+		conn_lost(c, (events & EPOLLERR) && is_reborn(c, ECONNRESET));
+}
+
+void conn_accepted(struct agent *a, int fd)
+{
+	struct conn *c = a->n_conns < CONNS_MAX ? calloc(1, sizeof(*c)) : NULL;
+
+	if (c)
+		c->out = malloc(OUT_CAP);
+	if (!c || !c->out)
+		goto refuse;
+	c->src.ready = conn_ready;
+	c->a = a;
+	c->fd = fd;
+	c->events = EPOLLIN;
+	list_init(&c->dirty);
+	list_init(&c->streams);
+	if (source_add(a, &c->src, fd, c->events) < 0)
+		goto refuse;
+	list_add(&a->conns, &c->node);
+	a->n_conns++;
+	conn_input(c); /* the first request is most often here already */
+	return;
+refuse:
+	if (c)
+		free(c->out);
+	free(c);
+	close(fd);
+}

@@ -1,0 +1,872 @@
+#include "agent/exec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+#ifndef TIOCGPTPEER
+#define TIOCGPTPEER _IO('T', 0x41)
+#endif
+
+enum {
+	KNOWN_FLAGS = WIRE_EXEC_SHELL | WIRE_EXEC_STDIN | WIRE_EXEC_PTY | WIRE_EXEC_DETACH |
+	              WIRE_EXEC_STARTED | WIRE_EXEC_WAIT_OUTPUT,
+};
+
+/* A stream that shows one exec: its owner, or a reader of a detached one. */
+struct exec_stream {
+	struct stream s;
+	struct exec *x;
+	struct list node; /* among the readers */
+	uint64_t pos[2];
+};
+
+static uint8_t scratch[4096]; /* for output nobody wants */
+
+/* ---- rings ---- */
+
+static void ring_grow(struct agent *a, struct ring *r)
+{
+	uint32_t cap = r->cap ? r->cap * 2 : RING_MIN;
+	uint8_t *p;
+
+	if (cap > RING_MAX || (r->cap && a->rings_total + cap > RINGS_TOTAL))
+		return;
+	p = malloc(cap);
+	if (!p)
+		return;
+	for (uint64_t off = r->from; off < r->to;) {
+		/* cap is the double of r->cap: what is in one piece there is so here */
+		uint64_t n = MIN(r->to - off, r->cap - off % r->cap);
+
+		memcpy(p + off % cap, r->p + off % r->cap, n);
+		off += n;
+	}
+	free(r->p);
+	a->rings_total += cap - r->cap;
+	r->p = p;
+	r->cap = cap;
+}
+
+static void ring_free(struct agent *a, struct ring *r)
+{
+	a->rings_total -= r->cap;
+	free(r->p);
+	r->p = NULL;
+	r->cap = 0;
+}
+
+/* ---- life ---- */
+
+static void nothing(struct source *s, uint32_t events)
+{
+}
+
+static void out_close(struct out_chan *c)
+{
+	if (c->fd >= 0)
+		close(c->fd);
+	c->fd = -1;
+	c->eof = true;
+	c->readable = false;
+}
+
+static void exec_free(struct exec *x)
+{
+	sink_close(&x->in.sink);
+	x->in.src.ready = nothing;
+	for (int k = 0; k < 2; k++) {
+		out_close(&x->out[k]);
+		x->out[k].src.ready = nothing;
+		ring_free(x->a, &x->out[k].ring);
+	}
+	list_del(&x->node);
+	list_del(&x->work.node);
+	source_retire(x->a, &x->in.src, x);
+}
+
+static void exec_end_deadline(struct exec *x)
+{
+	if (x->deadline_ns)
+		x->a->n_timed--;
+	x->deadline_ns = 0;
+}
+
+/* Its pipes are closed and its leader reaped: forget it, or remember its result. */
+static void exec_gone(struct exec *x)
+{
+	struct agent *a = x->a;
+
+	a->n_execs--;
+	if (!x->detached) {
+		exec_free(x);
+		return;
+	}
+	list_del(&x->node);
+	list_add(&a->finished, &x->node);
+	x->kept = true;
+	if (++a->n_finished <= FINISHED_MAX)
+		return;
+	list_for_each (n, &a->finished) {
+		struct exec *old = container_of(n, struct exec, node);
+
+		if (list_empty(&old->readers)) {
+			a->n_finished--;
+			exec_free(old);
+			return;
+		}
+	}
+}
+
+/* Something changed: let whoever moves its output have a look. */
+static void exec_progress(struct exec *x)
+{
+	if (x->owner)
+		stream_queue(&x->owner->s);
+	else
+		agent_queue(x->a, &x->work);
+}
+
+static bool exec_drained(const struct exec *x)
+{
+	if (!x->exited)
+		return false;
+	for (int k = 0; k < 2; k++) {
+		const struct out_chan *c = &x->out[k];
+
+		if (!c->eof && ((x->flags & WIRE_EXEC_WAIT_OUTPUT) || !c->drained))
+			return false;
+	}
+	return true;
+}
+
+static void exec_check_finished(struct exec *x)
+{
+	if (x->finished || !exec_drained(x))
+		return;
+	x->finished = true;
+	exec_end_deadline(x);
+}
+
+/*
+ * One read of a channel's output into p. Returns its length, or 0 when there is nothing (now or
+ * ever). A pipe gives all it has, so a short read is as good as EAGAIN; a terminal does not.
+ */
+static size_t out_read(struct out_chan *c, uint8_t *p, size_t n)
+{
+	bool pty = c->x->flags & WIRE_EXEC_PTY;
+	ssize_t r;
+
+	do
+		r = read(c->fd, p, n);
+	while (r < 0 && errno == EINTR);
+	if (r == 0 || (r < 0 && errno != EAGAIN)) { /* a terminal without users says EIO */
+		out_close(c);
+		return 0;
+	}
+	if (r < 0 || ((size_t)r < n && !pty)) {
+		c->readable = false;
+		c->drained = c->x->exited;
+		if (c->hung_up && !pty)
+			out_close(c);
+	}
+	if (r < 0)
+		return 0;
+	return (size_t)r;
+}
+
+static void out_ready(struct source *s, uint32_t events)
+{
+	struct out_chan *c = container_of(s, struct out_chan, src);
+
+	if (c->fd < 0)
+		return;
+	if (events & (EPOLLHUP | EPOLLERR)) {
+		c->hung_up = true;
+		if (!(events & EPOLLIN) && !c->readable && !(c->x->flags & WIRE_EXEC_PTY))
+			out_close(c); /* no writer and nothing left: no need to read that */
+	}
+	if (!c->eof)
+		c->readable = true;
+	exec_progress(c->x);
+}
+
+static void drain_to_ring(struct out_chan *c)
+{
+	struct ring *r = &c->ring;
+
+	for (size_t done = 0; c->readable && done < CHUNK;) {
+		uint64_t at;
+		size_t n;
+
+		if (r->to - r->from == r->cap)
+			ring_grow(c->x->a, r);
+		if (!r->cap) { /* no memory for even the smallest ring */
+			n = out_read(c, scratch, sizeof(scratch));
+			r->to += n;
+			r->from = r->to;
+			done += MAX(n, (size_t)1);
+			continue;
+		}
+		at = r->to % r->cap;
+		n = out_read(c, r->p + at, MIN(r->cap - at, (uint64_t)CHUNK));
+		r->to += n;
+		if (r->to - r->from > r->cap)
+			r->from = r->to - r->cap;
+		done += MAX(n, (size_t)1);
+	}
+}
+
+/* Runs for execs without an owner. */
+static void exec_work(struct work *w)
+{
+	struct exec *x = container_of(w, struct exec, work);
+	bool again = false;
+
+	for (int k = 0; k < 2; k++) {
+		struct out_chan *c = &x->out[k];
+
+		if (x->detached)
+			drain_to_ring(c);
+		else if (c->readable)
+			out_read(c, scratch, sizeof(scratch));
+		again |= c->readable;
+	}
+	exec_check_finished(x);
+	list_for_each (n, &x->readers)
+		stream_queue(&container_of(n, struct exec_stream, node)->s);
+	if (x->finished && !x->kept && x->out[0].eof && x->out[1].eof)
+		exec_gone(x);
+	else if (again)
+		agent_queue(x->a, &x->work);
+}
+
+static struct exec *exec_new(struct agent *a)
+{
+	struct exec *x = calloc(1, sizeof(*x));
+
+	if (!x)
+		return NULL;
+	x->a = a;
+	x->work.run = exec_work;
+	x->in.sink.fd = -1;
+	x->in.x = x;
+	x->in.src.ready = nothing;
+	for (int k = 0; k < 2; k++) {
+		x->out[k].fd = -1;
+		x->out[k].x = x;
+		x->out[k].src.ready = out_ready;
+	}
+	list_init(&x->node);
+	list_init(&x->work.node);
+	list_init(&x->readers);
+	return x;
+}
+
+/*
+ * The pipes of the next exec are made while nobody waits, and their write ends are our own fds 1
+ * and 2: the child inherits them in place, so the way from request to execve() has no pipe2(), no
+ * epoll_ctl() and no dup2() in it.
+ */
+void exec_prepare_spare(struct agent *a)
+{
+	struct exec *x;
+
+	if (a->spare)
+		return;
+	x = exec_new(a);
+	for (int k = 0; x && k < 2; k++) {
+		int p[2];
+
+		if (pipe2(p, O_CLOEXEC) < 0)
+			goto fail;
+		x->out[k].fd = p[0];
+		if (fcntl(p[0], F_SETFL, O_NONBLOCK) < 0 || dup2(p[1], 1 + k) < 0 ||
+		    source_add(a, &x->out[k].src, p[0], EPOLLIN | EPOLLET) < 0) {
+			close(p[1]);
+			goto fail;
+		}
+		close(p[1]);
+	}
+	a->spare = x;
+	return;
+fail:
+	dup2(0, 1);
+	dup2(0, 2);
+	exec_free(x);
+}
+
+static int open_pty(struct exec *x, const struct wire_exec *m, int *tty)
+{
+	struct winsize size = {.ws_row = (unsigned short)(m->rows ? m->rows : 24),
+	                       .ws_col = (unsigned short)(m->cols ? m->cols : 80)};
+	int zero = 0;
+
+	x->out[0].fd = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+	if (x->out[0].fd < 0 || ioctl(x->out[0].fd, TIOCSPTLCK, &zero) < 0 ||
+	    ioctl(x->out[0].fd, TIOCSWINSZ, &size) < 0)
+		return -errno;
+	*tty = ioctl(x->out[0].fd, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (*tty < 0)
+		return -errno;
+	x->in.sink.fd =
+	    fcntl(x->out[0].fd, F_DUPFD_CLOEXEC, 3); /* epoll knows it as another file */
+	if (x->in.sink.fd < 0)
+		return -errno;
+	x->out[1].eof = true;
+	return source_add(x->a, &x->out[0].src, x->out[0].fd, EPOLLIN | EPOLLET);
+}
+
+static int open_stdin(struct exec *x, int *child_end)
+{
+	int p[2];
+
+	if (pipe2(p, O_CLOEXEC) < 0)
+		return -errno;
+	*child_end = p[0];
+	x->in.sink.fd = p[1];
+	return fcntl(p[1], F_SETFL, O_NONBLOCK) < 0 ? -errno : 0;
+}
+
+static void remember_command(struct exec *x, const struct wire_exec *m)
+{
+	const char *arg;
+	uint32_t pos = 0;
+	size_t n = 0;
+
+	while (n < sizeof(x->command) - 1 && (arg = wire_list_next(&m->argv, &pos)))
+		n += (size_t)snprintf(x->command + n, sizeof(x->command) - n, "%s%s", n ? " " : "",
+		                      arg);
+}
+
+/* Returns 0 with x->pid set, or -errno and what failed. */
+static int exec_start(struct exec *x, const struct wire_exec *m, const char **what)
+{
+	autoclose int tty = -1, in = -1;
+	struct spawn s = {.m = m, .id = x->id};
+	pid_t pid;
+	int r = 0;
+
+	*what = "cannot make pipes";
+	if (m->flags & WIRE_EXEC_PTY)
+		r = open_pty(x, m, &tty);
+	else if (m->flags & WIRE_EXEC_STDIN)
+		r = open_stdin(x, &in);
+	if (r < 0)
+		return r;
+	s.in = in;
+	s.tty = tty;
+	pid = spawn_exec(x->a, &s);
+	*what = s.what;
+	if (pid < 0)
+		return pid;
+	x->pid = pid;
+	return 0;
+}
+
+static const struct stream_ops exec_stream_ops;
+
+void exec_request(struct conn *c, uint32_t id, const struct wire_exec *m)
+{
+	struct agent *a = c->a;
+	struct exec_stream *es;
+	struct exec *x;
+	const char *what;
+	char text[256];
+	bool pty = m->flags & WIRE_EXEC_PTY;
+	int r;
+
+	if ((m->flags & ~(uint32_t)KNOWN_FLAGS) || !m->argv.count ||
+	    ((m->flags & WIRE_EXEC_SHELL) && m->argv.count != 1)) {
+		reply_end(c, id, EINVAL, "malformed exec request");
+		return;
+	}
+	if (a->n_execs >= EXECS_MAX) {
+		reply_end(c, id, EAGAIN, "too many execs");
+		return;
+	}
+	es = stream_new(c, id, &exec_stream_ops, sizeof(*es), m->window);
+	if (!es)
+		return;
+	if (!pty)
+		exec_prepare_spare(a);
+	x = pty ? exec_new(a) : a->spare;
+	if (!x) {
+		stream_end(&es->s, ENOMEM, "cannot make pipes");
+		return;
+	}
+	x->id = a->next_id++;
+	x->flags = m->flags;
+	r = exec_start(x, m, &what);
+	if (r < 0) {
+		a->reap_rest = true;
+		sink_close(&x->in.sink);
+		if (pty)
+			exec_free(x);
+		snprintf(text, sizeof(text), "%s", what);
+		stream_end(&es->s, -r, text);
+		return;
+	}
+	if (!pty) {
+		a->spare = NULL;
+		dup2(0, 1); /* ours of the write ends: the pipe must end when the program does */
+		dup2(0, 2);
+	}
+	remember_command(x, m);
+	list_add(&a->execs, &x->node);
+	a->n_execs++;
+	if (m->timeout_ms) {
+		/* Beyond a century it is the same as never, and the sum stays in range. */
+		x->deadline_ns = agent_now(a) + MIN(m->timeout_ms, (uint64_t)1 << 41) * 1000000u;
+		a->n_timed++;
+	}
+	es->x = x;
+	list_init(&es->node);
+	if (m->flags & (WIRE_EXEC_STARTED | WIRE_EXEC_DETACH))
+		stream_send(&es->s, WIRE_STARTED, 0,
+		            &(struct wire_started){.id = x->id, .pid = (uint32_t)x->pid});
+	if (m->flags & WIRE_EXEC_DETACH) {
+		x->detached = true;
+		stream_end(&es->s, 0, NULL);
+		return;
+	}
+	x->owner = es;
+	x->feeder = es;
+}
+
+bool exec_reap(struct agent *a)
+{
+	struct rusage usage;
+	int status;
+	pid_t pid = wait4(-1, &status, WNOHANG, &usage);
+
+	if (pid <= 0)
+		return false;
+	list_for_each (n, &a->execs) {
+		struct exec *x = container_of(n, struct exec, node);
+
+		if (x->pid != pid || x->exited)
+			continue;
+		x->exited = true;
+		x->status = status;
+		x->usage = usage;
+		sink_close(&x->in.sink);
+		for (int k = 0; k < 2; k++) /* look once more, to see it empty after the exit */
+			x->out[k].readable = !x->out[k].eof;
+		exec_progress(x);
+		a->spare_wanted = true;
+		break;
+	}
+	return true;
+}
+
+int exec_timeout_ms(struct agent *a)
+{
+	uint64_t next = UINT64_MAX, now;
+
+	if (!a->n_timed)
+		return -1;
+	list_for_each (n, &a->execs) {
+		const struct exec *x = container_of(n, struct exec, node);
+
+		if (x->deadline_ns)
+			next = MIN(next, x->deadline_ns);
+	}
+	now = agent_now(a);
+	if (next <= now)
+		return 0;
+	return (int)MIN((next - now + 999999) / 1000000, (uint64_t)INT32_MAX);
+}
+
+void exec_check_timeouts(struct agent *a)
+{
+	list_for_each (n, &a->execs) {
+		struct exec *x = container_of(n, struct exec, node);
+
+		if (!x->deadline_ns || x->deadline_ns > agent_now(a))
+			continue;
+		exec_end_deadline(x);
+		x->timed_out = true;
+		x->flags &=
+		    ~(uint32_t)WIRE_EXEC_WAIT_OUTPUT; /* whoever survives is not waited for */
+		kill_tree(x, SIGKILL);
+		exec_progress(x);
+	}
+}
+
+void exec_kill_all(struct agent *a)
+{
+	list_for_each (n, &a->execs)
+		kill_tree(container_of(n, struct exec, node), SIGKILL);
+}
+
+static struct exec *exec_find(struct agent *a, uint64_t id)
+{
+	struct list *lists[] = {&a->execs, &a->finished};
+
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+		list_for_each (n, lists[i]) {
+			struct exec *x = container_of(n, struct exec, node);
+
+			if (x->id == id && !x->abandoned)
+				return x;
+		}
+	}
+	return NULL;
+}
+
+static int send_signal(struct exec *x, const struct wire_signal *m)
+{
+	if (m->signo < 1 || m->signo >= NSIG)
+		return EINVAL;
+	if (m->flags & WIRE_SIGNAL_TREE) {
+		kill_tree(x, (int)m->signo);
+		return 0;
+	}
+	if (x->exited)
+		return ESRCH;
+	return kill(-x->pid, (int)m->signo) < 0 ? errno : 0;
+}
+
+void exec_signal(struct conn *c, uint32_t id, const struct wire_signal *m)
+{
+	struct exec *x = exec_find(c->a, m->id);
+
+	reply_end(c, id, x ? send_signal(x, m) : ESRCH, NULL);
+}
+
+/* ---- stdin ---- */
+
+static void in_took(struct exec *x, size_t n)
+{
+	if (x->feeder && n) {
+		x->feeder->s.in_taken += (uint32_t)n;
+		stream_queue(&x->feeder->s);
+	}
+}
+
+static void in_check_eof(struct exec *x)
+{
+	struct sink *k = &x->in.sink;
+
+	if (!k->eof || k->len || k->fd < 0)
+		return;
+	if (x->flags & WIRE_EXEC_PTY) {
+		k->eof = false; /* a terminal has no end, only the character that means it */
+		(void)!write(k->fd, "\x04", 1);
+	} else {
+		sink_close(k);
+	}
+}
+
+static void in_ready(struct source *s, uint32_t events)
+{
+	struct exec *x = container_of(s, struct in_chan, src)->x;
+
+	in_took(x, sink_flush(&x->in.sink));
+	in_check_eof(x);
+}
+
+static void exec_stream_data(struct stream *s, const uint8_t *p, size_t n)
+{
+	struct exec_stream *es = container_of(s, struct exec_stream, s);
+	struct in_chan *in = &es->x->in;
+	size_t done = n;
+
+	if (es->x->feeder == es)
+		done = sink_push(&in->sink, p, n);
+	if (in->sink.len && !in->polled) {
+		in->polled = true;
+		in->src.ready = in_ready;
+		source_add(es->x->a, &in->src, in->sink.fd, EPOLLOUT | EPOLLET);
+	}
+	s->in_taken += (uint32_t)done;
+	stream_queue(s);
+}
+
+static void exec_stream_eof(struct stream *s)
+{
+	struct exec_stream *es = container_of(s, struct exec_stream, s);
+
+	if (es->x->feeder != es)
+		return;
+	es->x->in.sink.eof = true;
+	in_check_eof(es->x);
+}
+
+/* ---- output ---- */
+
+/* From the pipe straight into the connection's buffer. */
+static void pass_on(struct exec_stream *es, int k)
+{
+	struct out_chan *c = &es->x->out[k];
+	uint8_t chan = (uint8_t)(WIRE_OUT + k);
+	size_t n;
+
+	if (!c->readable)
+		return;
+	n = stream_space(&es->s, chan);
+	if (!n) {
+		/* Without credit a pipe with nothing in it must still be seen as drained. */
+		int left = 1;
+
+		if (c->x->exited && ioctl(c->fd, FIONREAD, &left) == 0 && !left) {
+			c->readable = false;
+			c->drained = true;
+			if (c->hung_up)
+				out_close(c);
+		}
+		return;
+	}
+	n = out_read(c, conn_space(es->s.c, WIRE_HEADER + n) + WIRE_HEADER, n);
+	if (n) {
+		c->ring.from = c->ring.to += n;
+		stream_commit_data(&es->s, chan, n);
+	}
+	if (c->readable && es->s.credit[k])
+		stream_queue(&es->s);
+}
+
+static void replay(struct exec_stream *es, int k)
+{
+	const struct ring *r = &es->x->out[k].ring;
+	uint8_t chan = (uint8_t)(WIRE_OUT + k);
+	size_t n;
+
+	if (es->pos[k] < r->from) {
+		es->pos[k] = r->from;
+		stream_send(&es->s, WIRE_GAP, chan, &(struct wire_gap){.offset = r->from});
+	}
+	if (es->pos[k] == r->to)
+		return;
+	n = stream_space(&es->s, chan);
+	n = MIN(n, r->to - es->pos[k]);
+	if (!n)
+		return;
+	n = MIN(n, r->cap - es->pos[k] % r->cap);
+	memcpy(conn_space(es->s.c, WIRE_HEADER + n) + WIRE_HEADER, r->p + es->pos[k] % r->cap, n);
+	stream_commit_data(&es->s, chan, n);
+	es->pos[k] += n;
+	if (es->pos[k] < r->to && es->s.credit[k])
+		stream_queue(&es->s);
+}
+
+static void status_of(const struct exec *x, uint32_t *how, uint32_t *code)
+{
+	bool killed = WIFSIGNALED(x->status);
+
+	*how = killed ? WIRE_HOW_SIGNAL : WIRE_HOW_EXIT;
+	*code = (uint32_t)(killed ? WTERMSIG(x->status) : WEXITSTATUS(x->status));
+}
+
+static uint64_t tv_us(struct timeval tv)
+{
+	return (uint64_t)tv.tv_sec * 1000000u + (uint64_t)tv.tv_usec;
+}
+
+static void exec_stream_pump(struct stream *s)
+{
+	struct exec_stream *es = container_of(s, struct exec_stream, s);
+	struct exec *x = es->x;
+	bool owner = x->owner == es;
+	struct wire_exited m;
+
+	for (int k = 0; k < 2; k++) {
+		if (owner)
+			pass_on(es, k);
+		else
+			replay(es, k);
+	}
+	if (owner)
+		exec_check_finished(x);
+	if (!x->finished)
+		return;
+	if (!owner && (es->pos[0] < x->out[0].ring.to || es->pos[1] < x->out[1].ring.to))
+		return;
+	if (conn_room(s->c) < END_ROOM) {
+		s->c->starved = true;
+		return;
+	}
+	m = (struct wire_exited){
+	    .id = x->id,
+	    .flags = x->timed_out ? WIRE_EXITED_TIMEOUT : 0,
+	    .out_bytes = x->out[0].ring.to,
+	    .err_bytes = x->out[1].ring.to,
+	    .cpu_us = tv_us(x->usage.ru_utime) + tv_us(x->usage.ru_stime),
+	    .max_rss_kib = (uint64_t)x->usage.ru_maxrss,
+	};
+	status_of(x, &m.how, &m.code);
+	stream_send(s, WIRE_EXITED, 0, &m);
+	stream_end(s, 0, NULL);
+}
+
+static void exec_stream_control(struct stream *s, uint8_t type, const void *p, size_t n)
+{
+	struct exec *x = container_of(s, struct exec_stream, s)->x;
+	struct wire_signal sig;
+	struct wire_size size;
+
+	if (type == WIRE_RESIZE && wire_size_decode(p, n, &size) == 0 &&
+	    (x->flags & WIRE_EXEC_PTY) && x->out[0].fd >= 0) {
+		struct winsize ws = {.ws_row = (unsigned short)size.rows,
+		                     .ws_col = (unsigned short)size.cols};
+
+		ioctl(x->out[0].fd, TIOCSWINSZ, &ws);
+	} else if (type == WIRE_STREAM_SIGNAL && wire_signal_decode(p, n, &sig) == 0) {
+		send_signal(x, &sig);
+	}
+}
+
+static void exec_stream_release(struct stream *s, bool reborn)
+{
+	struct exec_stream *es = container_of(s, struct exec_stream, s);
+	struct exec *x = es->x;
+
+	if (!x)
+		return; /* it never started */
+	list_del(&es->node);
+	if (x->feeder == es)
+		x->feeder = NULL;
+	if (x->owner != es)
+		return;
+	x->owner = NULL;
+	if (reborn && !x->finished) {
+		x->detached = true;
+	} else {
+		x->abandoned = true;
+		x->flags &= ~(uint32_t)WIRE_EXEC_WAIT_OUTPUT;
+		exec_end_deadline(x);
+		if (!x->finished) /* the host went away or called it off */
+			kill_tree(x, SIGKILL);
+	}
+	if (x->finished && x->out[0].eof && x->out[1].eof)
+		exec_gone(x);
+	else
+		agent_queue(x->a, &x->work);
+}
+
+static const struct stream_ops exec_stream_ops = {
+    .pump = exec_stream_pump,
+    .data = exec_stream_data,
+    .eof = exec_stream_eof,
+    .control = exec_stream_control,
+    .release = exec_stream_release,
+};
+
+static uint64_t start_of(const struct ring *r, uint64_t asked)
+{
+	asked = MAX(asked, r->from);
+	return MIN(asked, r->to);
+}
+
+void exec_attach(struct conn *c, uint32_t id, const struct wire_attach *m)
+{
+	struct exec *x = exec_find(c->a, m->id);
+	struct exec_stream *es;
+
+	if (!x || !x->detached) {
+		reply_end(c, id, x ? EBUSY : ESRCH,
+		          x ? "the exec is attached elsewhere" : "no such exec");
+		return;
+	}
+	if ((m->flags & WIRE_ATTACH_STDIN) && (x->feeder || x->in.sink.len)) {
+		reply_end(c, id, EBUSY, "stdin is fed by another stream");
+		return;
+	}
+	es = stream_new(c, id, &exec_stream_ops, sizeof(*es), m->window);
+	if (!es)
+		return;
+	es->x = x;
+	list_add(&x->readers, &es->node);
+	es->pos[0] = start_of(&x->out[0].ring, m->out_offset);
+	es->pos[1] = start_of(&x->out[1].ring, m->err_offset);
+	if (m->flags & WIRE_ATTACH_STDIN)
+		x->feeder = es;
+	stream_send(&es->s, WIRE_ATTACHED, 0,
+	            &(struct wire_attached){.id = x->id,
+	                                    .pid = (uint32_t)x->pid,
+	                                    .out_offset = es->pos[0],
+	                                    .err_offset = es->pos[1]});
+	stream_queue(&es->s);
+}
+
+/* ---- list ---- */
+
+struct list_stream {
+	struct stream s;
+	uint64_t after; /* ids grow: the next one to tell is the smallest above this */
+};
+
+static struct exec *exec_after(struct agent *a, uint64_t id)
+{
+	struct list *lists[] = {&a->execs, &a->finished};
+	struct exec *best = NULL;
+
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+		list_for_each (n, lists[i]) {
+			struct exec *x = container_of(n, struct exec, node);
+
+			if (x->id > id && !x->abandoned && (!best || x->id < best->id))
+				best = x;
+		}
+	}
+	return best;
+}
+
+static void list_pump(struct stream *s)
+{
+	struct list_stream *ls = container_of(s, struct list_stream, s);
+	size_t space = stream_space(s, WIRE_OUT), used = 0;
+	uint8_t *p = space ? conn_space(s->c, WIRE_HEADER + space) + WIRE_HEADER : NULL;
+	struct exec *x;
+
+	while ((x = exec_after(s->c->a, ls->after))) {
+		struct wire_exec_info m = {
+		    .id = x->id,
+		    .pid = (uint32_t)x->pid,
+		    .flags = (x->exited ? 0 : WIRE_INFO_RUNNING) |
+		             (x->detached ? WIRE_INFO_DETACHED : 0) |
+		             (x->flags & WIRE_EXEC_PTY ? WIRE_INFO_PTY : 0) |
+		             (x->timed_out ? WIRE_INFO_TIMEOUT : 0),
+		    .out_from = x->out[0].ring.from,
+		    .out_to = x->out[0].ring.to,
+		    .err_from = x->out[1].ring.from,
+		    .err_to = x->out[1].ring.to,
+		    .command = wire_str(x->command),
+		};
+		ssize_t n;
+
+		if (x->exited)
+			status_of(x, &m.how, &m.code);
+		n = wire_exec_info_encode(&m, p + used, space - used);
+		if (n < 0)
+			break;
+		used += (size_t)n;
+		ls->after = x->id;
+	}
+	if (used)
+		stream_commit_data(s, WIRE_OUT, used);
+	if (!x)
+		stream_end(s, 0, NULL);
+	else if (used)
+		stream_queue(s);
+}
+
+static const struct stream_ops list_ops = {.pump = list_pump};
+
+void exec_list(struct conn *c, uint32_t id, uint32_t window)
+{
+	struct list_stream *ls = stream_new(c, id, &list_ops, sizeof(*ls), window);
+
+	if (ls)
+		stream_queue(&ls->s);
+}
