@@ -18,15 +18,6 @@ static void json_freep(json_t **j)
 	json_decref(*j);
 }
 
-static void json_textp(char **s)
-{
-	json_free_t release;
-
-	json_get_alloc_funcs(NULL, &release);
-	if (*s)
-		release(*s);
-}
-
 void manifest_flags_fini(struct manifest_flags *f)
 {
 	free(f->at);
@@ -267,6 +258,57 @@ static int corrupt(struct err *e, const char *what)
 	               what);
 }
 
+/*
+ * The text of o and a NUL, counted in *ret_len. Into a buffer that is large enough beforehand:
+ * jansson 2.14 loses text without a word when a buffer of its own cannot grow.
+ */
+static int dump(const json_t *o, char **ret, size_t *ret_len)
+{
+	size_t len = json_dumpb(o, NULL, 0, JSON_COMPACT);
+	autofree char *buf = len ? malloc(len + 1) : NULL;
+
+	if (!buf || json_dumpb(o, buf, len, JSON_COMPACT) != len)
+		return -ENOMEM;
+	buf[len] = 0;
+	*ret = take_ptr(buf);
+	*ret_len = len + 1;
+	return 0;
+}
+
+/*
+ * Is this object what the text says? Printed again it must be the same, so a text has one meaning
+ * and one spelling, and an allocation that failed unseen inside jansson cannot change a word.
+ */
+static int check_spelling(const json_t *o, const char *buf, size_t len)
+{
+	autofree char *again = NULL;
+	size_t n;
+	int r = dump(o, &again, &n);
+
+	if (r < 0)
+		return r;
+	again[n - 1] = '\n';
+	return n == len && memcmp(buf, again, n) == 0 ? 0 : -EBADMSG;
+}
+
+static int load(const char *buf, size_t len, json_t **ret, uint64_t *ret_format)
+{
+	AUTO(json_freep) json_t *o = NULL;
+	int r;
+
+	errno = 0;
+	o = json_loadb(buf, len, JSON_REJECT_DUPLICATES, NULL);
+	if (errno == ENOMEM) /* jansson calls this a syntax error, or says nothing */
+		return -ENOMEM;
+	if (!json_is_object(o) || !get_u64(o, "format", ret_format))
+		return -EBADMSG;
+	/* How other formats are spelled is not known yet. */
+	r = *ret_format == MANIFEST_FORMAT ? check_spelling(o, buf, len) : 0;
+	if (r == 0)
+		*ret = take_ptr(o);
+	return r;
+}
+
 static int check_digest(const char *buf, size_t len, struct err *e)
 {
 	char text[DIGEST_TEXT];
@@ -290,7 +332,6 @@ int manifest_parse(const char *buf, size_t len, struct manifest *ret, struct err
 {
 	AUTO(json_freep) json_t *o = NULL;
 	struct manifest m = {0};
-	json_error_t je;
 	uint64_t format;
 	const char *bad;
 	int r;
@@ -300,13 +341,13 @@ int manifest_parse(const char *buf, size_t len, struct manifest *ret, struct err
 	r = check_digest(buf, len, e);
 	if (r < 0)
 		return r;
-	o = json_loadb(buf, len, JSON_REJECT_DUPLICATES, &je);
-	if (!o && json_error_code(&je) == json_error_out_of_memory)
+	r = load(buf, len, &o, &format);
+	if (r == -EBADMSG) /* the digest was right, so it may be memory that was short */
+		r = load(buf, len, &o, &format);
+	if (r == -ENOMEM)
 		return err_set(e, ENOMEM, "no_memory", "no memory to read manifest.json");
-	if (!json_is_object(o))
+	if (r < 0)
 		return corrupt(e, "it is not JSON as we write it");
-	if (!get_u64(o, "format", &format))
-		return corrupt(e, "field 'format'");
 	if (format != MANIFEST_FORMAT)
 		return err_set(e, ENOTSUP, "snapshot_foreign",
 		               "the snapshot has format %" PRIu64
@@ -395,35 +436,44 @@ static int put_disk(json_t *list, const struct manifest_disk *d)
 	return put_text(image, "path", d->image_path);
 }
 
-static int put_all(json_t *o, const struct manifest *m)
+static int put_disks(json_t *o, const char *key, const struct manifest *m)
 {
-	json_t *state = json_object(), *disks = json_array();
+	json_t *list = json_array();
 
-	if (put(o, "state", state) < 0) {
-		json_decref(disks);
-		return -ENOMEM;
-	}
-	if (put(o, "disks", disks) < 0 || put_u64(o, "format", MANIFEST_FORMAT) < 0 ||
-	    put_text(o, "engine", m->engine) < 0 || put_text(o, "kernel", m->kernel) < 0 ||
-	    put_flags(o, "cpu_flags", &m->cpu_flags) < 0 ||
-	    put_u64(o, "memory_size", m->memory_size) < 0 ||
-	    put_u64(o, "page_size", MAP_PAGE) < 0 || put_layers(o, "memory", &m->memory) < 0 ||
-	    put_digest(state, "digest", &m->state) < 0 ||
-	    put_u64(state, "size", m->state_size) < 0 || put_text(o, "template", m->template) < 0 ||
-	    put_text(o, "parent", m->parent) < 0 ||
-	    put_u64(o, "created_at_ms", m->created_at_ms) < 0)
+	if (put(o, key, list) < 0)
 		return -ENOMEM;
 	for (size_t i = 0; i < m->ndisks; i++)
-		if (put_disk(disks, &m->disks[i]) < 0)
+		if (put_disk(list, &m->disks[i]) < 0)
 			return -ENOMEM;
 	return 0;
+}
+
+static int put_state(json_t *o, const char *key, const struct manifest *m)
+{
+	json_t *state = json_object();
+
+	if (put(o, key, state) < 0 || put_digest(state, "digest", &m->state) < 0)
+		return -ENOMEM;
+	return put_u64(state, "size", m->state_size);
+}
+
+static int put_all(json_t *o, const struct manifest *m)
+{
+	if (put_u64(o, "format", MANIFEST_FORMAT) < 0 || put_text(o, "engine", m->engine) < 0 ||
+	    put_text(o, "kernel", m->kernel) < 0 || put_flags(o, "cpu_flags", &m->cpu_flags) < 0 ||
+	    put_u64(o, "memory_size", m->memory_size) < 0 ||
+	    put_u64(o, "page_size", MAP_PAGE) < 0 || put_layers(o, "memory", &m->memory) < 0 ||
+	    put_disks(o, "disks", m) < 0 || put_state(o, "state", m) < 0 ||
+	    put_text(o, "template", m->template) < 0 || put_text(o, "parent", m->parent) < 0)
+		return -ENOMEM;
+	return put_u64(o, "created_at_ms", m->created_at_ms);
 }
 
 int manifest_print(const struct manifest *m, char **ret, size_t *ret_len)
 {
 	AUTO(json_freep) json_t *o = NULL;
-	AUTO(json_textp) char *body = NULL;
-	char hex[DIGEST_TEXT], *buf;
+	autofree char *buf = NULL, *body = NULL;
+	char hex[DIGEST_TEXT];
 	struct digest d;
 	size_t len;
 	int r;
@@ -433,29 +483,26 @@ int manifest_print(const struct manifest *m, char **ret, size_t *ret_len)
 	o = json_object();
 	if (!o || put_all(o, m) < 0)
 		return -ENOMEM;
-	body = json_dumps(o, JSON_COMPACT);
-	if (!body)
-		return -ENOMEM;
-	len = strlen(body) - 1; /* its '{' stands in our head already */
-	if (HEAD_LEN + len + 1 > MANIFEST_BYTES_MAX)
+	r = dump(o, &body, &len);
+	if (r < 0)
+		return r;
+	body[len - 1] = '\n'; /* in place of the NUL; its '{' stands in our head already */
+	if (HEAD_LEN + len - 1 > MANIFEST_BYTES_MAX)
 		return -EFBIG;
-	buf = malloc(HEAD_LEN + len + 2);
+	r = digest_bytes(body + 1, len - 1, &d);
+	if (r < 0)
+		return r;
+	digest_text(&d, hex);
+	buf = malloc(HEAD_LEN + len);
 	if (!buf)
 		return -ENOMEM;
-	memcpy(buf + HEAD_LEN, body + 1, len);
-	buf[HEAD_LEN + len] = '\n';
-	r = digest_bytes(buf + HEAD_LEN, len + 1, &d);
-	if (r < 0) {
-		free(buf);
-		return r;
-	}
-	digest_text(&d, hex);
 	memcpy(buf, head_open, HEAD_OPEN);
 	memcpy(buf + HEAD_OPEN, hex, DIGEST_TEXT - 1);
 	memcpy(buf + HEAD_LEN - 2, head_close, 2);
-	buf[HEAD_LEN + len + 1] = 0;
-	*ret = buf;
-	*ret_len = HEAD_LEN + len + 1;
+	memcpy(buf + HEAD_LEN, body + 1, len - 1);
+	buf[HEAD_LEN + len - 1] = 0;
+	*ret = take_ptr(buf);
+	*ret_len = HEAD_LEN + len - 1;
 	return 0;
 }
 

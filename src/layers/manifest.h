@@ -3,6 +3,7 @@
  * Bytes in, struct out, and back; no I/O. The file begins with {"sha256":"<64 hex digits>", and
  * that digest covers every byte behind this comma, so one flipped bit anywhere is seen before the
  * JSON is even parsed. This beginning and the field "format" stay the same in all future formats.
+ * Only our own spelling is accepted: no other order of words, no blanks, no escapes.
  * All fields are required (template and parent may be null), unknown and double ones are refused.
  */
 #pragma once

@@ -134,16 +134,26 @@ static int remove_dir(int parent, const char *name)
 	return 0;
 }
 
+/* -EAGAIN: a gc was quicker and has removed it, or is about to. */
+static int lock_tmp(int fd)
+{
+	struct stat st;
+
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	return st.st_nlink ? 0 : -EAGAIN;
+}
+
 /*
  * A directory of our own, locked: the lock says to snapshot_gc() that its writer lives, and ends
- * with us, however we end. Between mkdir and flock a gc may take it for a left-over and remove
- * it; then we see that and make another.
+ * with us, however we end. Between mkdir and flock a gc may take it for a left-over; then we
+ * make another.
  */
 static int make_tmp(const struct snapshot_store *st, const char *id, char name[TMP_NAME])
 {
 	for (int i = 0; i < TMP_TRIES; i++) {
 		autoclose int fd = -1;
-		struct stat s;
+		int r;
 
 		snprintf(name, TMP_NAME, TMP_PREFIX "%s-%d", id, i);
 		if (mkdirat(st->snapshots, name, 0700) < 0) {
@@ -152,12 +162,13 @@ static int make_tmp(const struct snapshot_store *st, const char *id, char name[T
 			return -errno;
 		}
 		fd = open_dir(st->snapshots, name);
-		if (fd == -ENOENT)
-			continue;
-		if (fd < 0)
-			return fd;
-		if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &s) == 0 && s.st_nlink > 0)
+		r = fd < 0 ? fd : lock_tmp(fd);
+		if (r == 0)
 			return take_fd(&fd);
+		if (r != -ENOENT && r != -EAGAIN) {
+			unlinkat(st->snapshots, name, AT_REMOVEDIR);
+			return r;
+		}
 	}
 	return -EBUSY;
 }

@@ -124,12 +124,19 @@ void fixture_write(struct fixture *f, const char *id)
 
 void fixture_check(struct fixture *f, const char *id)
 {
-	AUTO(snapshot_freep) struct snapshot *s = NULL;
-	autofree unsigned char *buf = malloc(FIX_PAGES * MAP_PAGE);
+	struct snapshot *s = NULL;
 	struct err e = {0};
 
 	if (snapshot_load(&f->store, id, &f->host, SNAPSHOT_FULL, &s, &e) < 0)
 		fail_msg("%s: %s", e.kind, e.text);
+	fixture_same(f, s);
+	snapshot_free(s);
+}
+
+void fixture_same(struct fixture *f, const struct snapshot *s)
+{
+	autofree unsigned char *buf = malloc(FIX_PAGES * MAP_PAGE);
+
 	assert_int_equal(set_read(&s->memory, 0, FIX_PAGES, buf), 0);
 	assert_memory_equal(buf, f->expect_memory, FIX_PAGES * MAP_PAGE);
 	assert_int_equal(s->memory.n, 4);

@@ -35,6 +35,9 @@ void fixture_forget_digests(struct fixture *f);
 void fixture_write(struct fixture *f, const char *id);
 void fixture_check(struct fixture *f, const char *id);
 
+/* This is what was written. */
+void fixture_same(struct fixture *f, const struct snapshot *s);
+
 /* The load must fail, with this kind. */
 void fixture_refused(struct fixture *f, const char *id, enum snapshot_check check, const char *kind,
                      struct err *ret);

@@ -1,0 +1,278 @@
+#include "fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "fault.h"
+
+enum {
+	NTH_MAX = 2000 /* more than any of these needs: a test that never ends fails instead */
+};
+
+static int setup(void **state)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+
+	fixture_init(f);
+	*state = f;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	fixture_fini(*state);
+	free(*state);
+	return 0;
+}
+
+static int try_write(struct fixture *f, struct err *e)
+{
+	return snapshot_write(&f->store, "one", &f->manifest, &f->memory, f->disks, f->state, e);
+}
+
+static void drop(struct fixture *f)
+{
+	struct err e;
+
+	assert_int_equal(snapshot_delete(&f->store, "one", &e), 0);
+	assert_int_equal(snapshot_gc(&f->store, NULL, NULL), 0);
+	assert_int_equal(count_entries(f->store.snapshots), 0);
+}
+
+static void a_write_that_fails_leaves_nothing_and_can_be_repeated(enum fault what, void **state)
+{
+	struct fixture *f = *state;
+	struct err e;
+	int nth, r;
+
+	for (nth = 1; nth < NTH_MAX; nth++) {
+		fixture_forget_digests(f);
+		e = (struct err){0};
+		fault_arm(what, nth);
+		r = try_write(f, &e);
+		if (!fault_fired())
+			break;
+		if (r < 0) {
+			const char *kind = what == FAULT_ALLOC   ? "no_memory"
+			                   : what == FAULT_SPACE ? "snapshot_no_space"
+			                                         : "snapshot_io";
+
+			assert_string_equal(e.kind, kind);
+			assert_int_equal(r, -e.code);
+			assert_int_equal(count_entries(f->store.snapshots), 0);
+			fixture_write(f, "one");
+		} /* else it found another way, as with a copy where a link was not to be had */
+		fixture_check(f, "one");
+		drop(f);
+	}
+	assert_in_range(nth, 20, NTH_MAX - 1);
+	assert_int_equal(r, 0);
+	fixture_check(f, "one");
+}
+
+static void writing_survives_failing_allocations(void **state)
+{
+	a_write_that_fails_leaves_nothing_and_can_be_repeated(FAULT_ALLOC, state);
+}
+
+static void writing_survives_failing_calls(void **state)
+{
+	a_write_that_fails_leaves_nothing_and_can_be_repeated(FAULT_CALL, state);
+}
+
+static void writing_survives_a_full_disk_at_any_call(void **state)
+{
+	a_write_that_fails_leaves_nothing_and_can_be_repeated(FAULT_SPACE, state);
+}
+
+static void loading_fails_cleanly(enum fault what, void **state)
+{
+	struct fixture *f = *state;
+	int nth, r;
+
+	fixture_write(f, "one");
+	for (nth = 1; nth < NTH_MAX; nth++) {
+		struct snapshot *s = NULL;
+		struct err e = {0};
+
+		fault_arm(what, nth);
+		r = snapshot_load(&f->store, "one", &f->host, SNAPSHOT_FULL, &s, &e);
+		if (!fault_fired()) {
+			assert_int_equal(r, 0);
+			snapshot_free(s);
+			break;
+		}
+		if (r == 0) { /* a second try helped */
+			fixture_same(f, s);
+			snapshot_free(s);
+			continue;
+		}
+		assert_null(s);
+		assert_string_equal(e.kind, what == FAULT_ALLOC ? "no_memory" : "snapshot_io");
+	}
+	assert_in_range(nth, 20, NTH_MAX - 1);
+}
+
+static void loading_survives_failing_allocations(void **state)
+{
+	loading_fails_cleanly(FAULT_ALLOC, state);
+}
+
+static void loading_survives_failing_calls(void **state)
+{
+	loading_fails_cleanly(FAULT_CALL, state);
+}
+
+static void merging_survives_failures(void **state)
+{
+	struct fixture *f = *state;
+
+	for (enum fault what = FAULT_ALLOC; what <= FAULT_CALL; what++) {
+		for (int file = 0; file < 2; file++) {
+			int nth, r;
+
+			for (nth = 1; nth < NTH_MAX; nth++) {
+				unsigned before = count_entries(f->dir);
+				struct layer *l = NULL;
+				struct set copy = {0};
+
+				fault_arm(what, nth);
+				r = set_merge(&f->memory, 0, 3, file ? f->dir : -1, "merged", &l);
+				if (r == 0)
+					r = set_copy(&f->memory, &copy);
+				if (r == 0)
+					r = set_replace(&copy, 0, 3, l);
+				if (!fault_fired())
+					nth = NTH_MAX;
+				else
+					assert_int_equal(r, what == FAULT_ALLOC ? -ENOMEM : -EIO);
+				if (l && file)
+					assert_int_equal(unlinkat(f->dir, "merged", 0), 0);
+				assert_int_equal(count_entries(f->dir), before);
+				layer_unref(l);
+				set_fini(&copy);
+			}
+			assert_int_equal(r, 0);
+		}
+	}
+}
+
+/* Runs snapshot_write() in a child that dies or stops before its nth call. */
+static pid_t write_in_child(struct fixture *f, enum fault what, int nth, int *status)
+{
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		fault_arm(what, nth);
+		_exit(try_write(f, NULL) == 0 ? 0 : 1);
+	}
+	assert_int_equal(waitpid(pid, status, WUNTRACED), pid);
+	return pid;
+}
+
+static bool snapshot_there(struct fixture *f)
+{
+	struct snapshot *s = NULL;
+	struct err e = {0};
+	int r = snapshot_load(&f->store, "one", &f->host, SNAPSHOT_FULL, &s, &e);
+
+	snapshot_free(s);
+	if (r < 0)
+		assert_string_equal(e.kind, "snapshot_not_found"); /* all or nothing */
+	return r == 0;
+}
+
+static void a_writer_killed_anywhere_leaves_all_or_nothing(void **state)
+{
+	struct fixture *f = *state;
+	unsigned left_behind = 0, there = 0;
+	int nth, status;
+
+	for (nth = 1; nth < NTH_MAX; nth++) {
+		unsigned dirs = 0;
+
+		write_in_child(f, FAULT_KILL, nth, &status);
+		if (WIFEXITED(status))
+			break;
+		assert_int_equal(WTERMSIG(status), SIGKILL);
+		if (snapshot_there(f)) {
+			there++;
+		} else {
+			assert_int_equal(snapshot_gc(&f->store, &dirs, NULL), 0);
+			left_behind += dirs;
+			assert_int_equal(count_entries(f->store.snapshots), 0);
+			/* The machine still has its disk layer: then it may stay in layers/ too. */
+			assert_in_range(count_entries(f->store.layers), 0, 1);
+			fixture_write(f, "one");
+			fixture_forget_digests(f);
+		}
+		fixture_check(f, "one");
+		drop(f);
+	}
+	assert_int_equal(WEXITSTATUS(status), 0);
+	assert_in_range(nth, 20, NTH_MAX - 1);
+	assert_in_range(left_behind, 10, NTH_MAX); /* the test did hit the middle */
+	assert_in_range(there, 1, 3);              /* and the few calls behind the rename */
+}
+
+static void gc_beside_a_writer_stopped_anywhere_breaks_nothing(void **state)
+{
+	struct fixture *f = *state;
+	int nth, status;
+
+	for (nth = 1; nth < NTH_MAX; nth++) {
+		pid_t pid = write_in_child(f, FAULT_STOP, nth, &status);
+
+		if (WIFEXITED(status))
+			break;
+		assert_true(WIFSTOPPED(status));
+		assert_int_equal(snapshot_gc(&f->store, NULL, NULL), 0);
+		assert_int_equal(kill(pid, SIGCONT), 0);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_true(WIFEXITED(status));
+		assert_int_equal(WEXITSTATUS(status), 0);
+		fixture_check(f, "one");
+		drop(f);
+	}
+	assert_in_range(nth, 20, NTH_MAX - 1);
+}
+
+static void everything_is_synced_before_it_gets_its_name(void **state)
+{
+	struct fixture *f = *state;
+	struct err e;
+
+	sync_watch();
+	assert_int_equal(try_write(f, &e), 0);
+	assert_true(sync_was_kept(f->store.snapshots));
+}
+
+#define with_fixture(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    with_fixture(writing_survives_failing_allocations),
+	    with_fixture(writing_survives_failing_calls),
+	    with_fixture(writing_survives_a_full_disk_at_any_call),
+	    with_fixture(loading_survives_failing_allocations),
+	    with_fixture(loading_survives_failing_calls),
+	    with_fixture(merging_survives_failures),
+	    with_fixture(a_writer_killed_anywhere_leaves_all_or_nothing),
+	    with_fixture(gc_beside_a_writer_stopped_anywhere_breaks_nothing),
+	    with_fixture(everything_is_synced_before_it_gets_its_name),
+	};
+
+	/* Thousands of syncs; what is synced when is watched here, not waited for. */
+	if (access("/dev/shm", W_OK) == 0)
+		setenv("TMPDIR", "/dev/shm", 0);
+	json_set_alloc_funcs(fault_malloc, free);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
