@@ -50,7 +50,7 @@ static int add_rule(scmp_filter_ctx ctx, const struct jail_rule *rule, struct er
 		const struct jail_arg *a = &rule->args[i];
 
 		if (a->cmp == JAIL_EQ)
-			cmp[n] = SCMP_CMP64(a->arg, SCMP_CMP_EQ, a->value);
+			cmp[n] = SCMP_CMP64(a->arg, SCMP_CMP_EQ, a->value, 0);
 		else
 			cmp[n] = SCMP_CMP64(a->arg, SCMP_CMP_MASKED_EQ, a->mask, a->value);
 	}

@@ -78,8 +78,11 @@ int jail_new(const struct jail_config *cfg, struct jail **ret, struct err *e)
 		j->have |= JAIL_UID;
 	j->userns = !has_capabilities(1u << CAP_SYS_ADMIN | 1u << CAP_SYS_CHROOT);
 	j->ns_err = -try_namespaces(j);
-	if (!j->ns_err)
+	if (!j->ns_err) {
 		j->have |= JAIL_NAMESPACES;
+		if (j->userns) /* its one uid is ours: in there is no other to change to */
+			j->have &= ~(unsigned)JAIL_UID;
+	}
 	if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) >= 0)
 		j->have |= JAIL_NO_NEW_PRIVS;
 	if (has_seccomp())
@@ -139,7 +142,7 @@ static void detail(const struct jail *j, struct jail_part *p)
 	case JAIL_UID:
 		snprintf(buf, sizeof(buf), "range %u to %u", j->uids.base,
 		         j->uids.base + j->uids.count - 1);
-		text = p->ok ? buf : "CAP_SETUID, CAP_SETGID or CAP_SETPCAP is missing";
+		text = p->ok ? buf : "we lack CAP_SETUID, SETGID, SETPCAP, SYS_ADMIN or SYS_CHROOT";
 		break;
 	case JAIL_NAMESPACES:
 		snprintf(buf, sizeof(buf), "making them failed: %s", strerror(j->ns_err));

@@ -165,6 +165,15 @@ static void forbidden(void)
 	say("socket_inet=%s\n", outcome(socket(AF_INET, SOCK_STREAM, 0)));
 }
 
+/* A directory of the host sits on fd 5. */
+static void dir(void)
+{
+	struct stat st;
+
+	say("stat_handed=%s\n", outcome(fstatat(5, "passwd", &st, 0)));
+	say("open_handed=%s\n", outcome(openat(5, "passwd", O_RDONLY)));
+}
+
 /* Touches memory until stopped. */
 static void eat(void)
 {
@@ -208,6 +217,8 @@ int main(int argc, char **argv)
 		report();
 	else if (strcmp(what, "forbidden") == 0)
 		forbidden();
+	else if (strcmp(what, "dir") == 0)
+		dir();
 	else if (strcmp(what, "eat") == 0)
 		eat();
 	else if (strcmp(what, "tree") == 0)
