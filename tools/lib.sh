@@ -18,14 +18,14 @@ say()
 	printf '[%4ds] %s\n' "$SECONDS" "$*" >&2
 }
 
-# die WHAT [NEXT STEP]...
+# die WHAT [NEXT STEP]...: the exit status tells our callers, too, that the reason is on the screen
+said_why=64
 die()
 {
-	said_why=1
 	printf 'error: %s\n' "$1" >&2
 	shift
 	(($# == 0)) || printf ' next: %s\n' "$@" >&2
-	exit 1
+	exit "$said_why"
 }
 
 need_root()
@@ -35,11 +35,10 @@ need_root()
 
 step_pid=
 scratch=
-said_why=0
 lib_exit()
 {
 	local rc=$?
-	((rc == 0 || said_why)) || printf 'error: %s stopped without a word (exit %d)\n' "$0" "$rc" >&2
+	((rc == 0 || rc == said_why || rc >= 128)) || printf 'error: %s stopped without a word (exit %d)\n' "$0" "$rc" >&2
 	[[ -z $step_pid ]] || kill "$step_pid" 2>/dev/null || :
 	[[ -z $scratch ]] || rm -rf "$scratch"
 }
