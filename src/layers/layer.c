@@ -206,33 +206,26 @@ static bool mask_chunk(const struct map *map, uint64_t page, unsigned char *data
 
 /*
  * Calls fn, in order, for every chunk with a non-zero byte in a mapped page. data is always a
- * full chunk; len is what of it lies inside the layer. The extent [start, stop) is remembered:
- * SEEK_HOLE in a memfd walks page by page, asking again for each chunk would be quadratic.
+ * full chunk; len is what of it lies inside the layer.
  */
 static int each_chunk(const struct layer *l, chunk_fn fn, void *arg)
 {
-	off_t size = (off_t)(l->pages * MAP_PAGE), off = 0, start = 0, stop = 0;
 	autofree unsigned char *buf = malloc(INDEX_CHUNK);
+	off_t size = (off_t)(l->pages * MAP_PAGE), off = 0;
+	const struct map_run *run;
 	int r;
 
 	if (!buf)
 		return -ENOMEM;
-	while (off < size) {
-		const struct map_run *run = map_find(&l->map, (uint64_t)off / MAP_PAGE);
+	while ((run = map_find(&l->map, (uint64_t)off / MAP_PAGE))) {
+		off_t from = MAX(off, (off_t)(run->start * MAP_PAGE));
 		size_t len;
 
-		if (!run)
-			break;
-		off = MAX(off, (off_t)(run->start * MAP_PAGE));
-		if (off >= stop) {
-			r = sparse_next(l->fd, off, size, &start, &stop);
-			if (r <= 0)
-				return r;
-		}
-		if (off < start) {
-			off = start; /* over the hole, then look into the map again */
-			continue;
-		}
+		off = sparse_data(l->fd, from, size);
+		if (off < 0)
+			return (int)off;
+		if (off > from)
+			continue; /* over a hole: look into the map again */
 		off -= off % INDEX_CHUNK;
 		len = (size_t)MIN((off_t)INDEX_CHUNK, size - off);
 		r = io_pread_full(l->fd, buf, len, off);

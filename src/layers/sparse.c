@@ -10,25 +10,17 @@ enum {
 	COPY_BUF = 1 << 16 /* stays in the second-level cache between the read and the write */
 };
 
-int sparse_next(int fd, off_t off, off_t end, off_t *ret_start, off_t *ret_end)
+off_t sparse_data(int fd, off_t off, off_t end)
 {
-	off_t start, stop;
+	off_t at;
 
 	if (off >= end)
-		return 0;
-	start = lseek(fd, off, SEEK_DATA);
-	if (start < 0)
-		return errno == ENXIO ? 0 : -errno;
-	if (start >= end)
-		return 0;
-	stop = lseek(fd, start, SEEK_HOLE);
-	if (stop < 0)
-		return -errno;
-	start -= start % MAP_PAGE;
-	stop += (MAP_PAGE - stop % MAP_PAGE) % MAP_PAGE;
-	*ret_start = MAX(start, off);
-	*ret_end = MIN(stop, end);
-	return 1;
+		return end;
+	at = lseek(fd, off, SEEK_DATA);
+	if (at < 0)
+		return errno == ENXIO ? end : -errno;
+	at = MAX(at - at % MAP_PAGE, off);
+	return MIN(at, end);
 }
 
 static bool all_zero(const char *page)
@@ -61,23 +53,21 @@ int sparse_write(int fd, const void *buf, size_t len, off_t off)
 
 int sparse_copy(int from, int to, off_t off, off_t len)
 {
-	off_t end = off + len, start, stop;
 	autofree char *buf = malloc(COPY_BUF);
+	off_t end = off + len;
 	int r;
 
 	if (!buf)
 		return -ENOMEM;
-	while ((r = sparse_next(from, off, end, &start, &stop)) > 0) {
-		for (off = start; off < stop;) {
-			size_t n = (size_t)MIN(stop - off, (off_t)COPY_BUF);
+	while ((off = sparse_data(from, off, end)) >= 0 && off < end) {
+		size_t n = (size_t)MIN(end - off, (off_t)COPY_BUF);
 
-			r = io_pread_full(from, buf, n, off);
-			if (r == 0)
-				r = sparse_write(to, buf, n, off);
-			if (r < 0)
-				return r;
-			off += (off_t)n;
-		}
+		r = io_pread_full(from, buf, n, off);
+		if (r == 0)
+			r = sparse_write(to, buf, n, off);
+		if (r < 0)
+			return r;
+		off += (off_t)n;
 	}
-	return r;
+	return off < 0 ? (int)off : 0;
 }

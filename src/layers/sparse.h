@@ -9,10 +9,11 @@
 #include <sys/types.h>
 
 /*
- * The first data in [off, end): *ret_start and *ret_end, widened to whole pages and cut at end.
- * Returns 1 when there is some, 0 when only holes follow, or a negative errno.
+ * The first offset in [off, end) that holds data, rounded down to its page; end when only holes
+ * follow; or a negative errno. (Never SEEK_HOLE: in a memfd it walks page by page to the end of
+ * the data, and whoever asks once per piece is quadratic. Read on; zeros are found soon enough.)
  */
-int sparse_next(int fd, off_t off, off_t end, off_t *ret_start, off_t *ret_end);
+off_t sparse_data(int fd, off_t off, off_t end);
 
 /* Writes those pages of buf that are not all zeros; the file must have holes there. */
 int sparse_write(int fd, const void *buf, size_t len, off_t off);
