@@ -193,7 +193,7 @@ static void drop_capabilities(struct child_job *job)
 		MUST(STEP_UID, syscall(SYS_setresgid, spec->gid, spec->gid, spec->gid));
 		MUST(STEP_UID, syscall(SYS_setresuid, spec->uid, spec->uid, spec->uid));
 	}
-	MUST(STEP_CAPS, syscall(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0));
+	/* The ambient set goes with the permitted one. */
 	MUST(STEP_CAPS, syscall(SYS_capset, &head, none));
 	MUST(STEP_NO_NEW_PRIVS, syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 }

@@ -192,7 +192,7 @@ static int run(struct child_job *job, int *ret_pidfd, pid_t *ret_pid, struct err
 	const struct jail *j = job->jail;
 	autoclose int group = cg_v2_dir(j->cg, job->spec->id);
 	autoclose int pidfd = -1;
-	struct clone_args ca = {.flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND, .exit_signal = SIGCHLD};
+	struct clone_args ca = {.flags = CLONE_PIDFD, .exit_signal = SIGCHLD};
 	int dumpable;
 	pid_t pid;
 

@@ -468,6 +468,20 @@ static void the_memory_limit_kills_it_and_is_counted(void **state)
 	box_fini(&b);
 }
 
+/* Were it too small, the kernel could kill the starter, which shares memory until the exec. */
+static void the_smallest_memory_limit_still_starts(void **state)
+{
+	for (int i = 0; i < 10; i++) {
+		struct box b;
+
+		box_init(&b, "exit", NULL);
+		b.spec.limits.memory_max = JAIL_MEMORY_MIN;
+		box_start(&b);
+		assert_int_equal(box_wait(&b).si_code, CLD_EXITED);
+		box_fini(&b);
+	}
+}
+
 static void the_pids_limit_stops_a_fork_bomb(void **state)
 {
 	autofree char *t = NULL;
@@ -1016,6 +1030,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(forbidden_calls_fail),
 	    cmocka_unit_test(landlock_holds_where_a_directory_was_handed_in),
 	    cmocka_unit_test(the_memory_limit_kills_it_and_is_counted),
+	    cmocka_unit_test(the_smallest_memory_limit_still_starts),
 	    cmocka_unit_test(the_pids_limit_stops_a_fork_bomb),
 	    cmocka_unit_test(the_cpu_limit_is_written),
 	    cmocka_unit_test(killing_the_first_process_kills_all),
