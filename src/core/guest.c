@@ -1,0 +1,366 @@
+#include "core/guest.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "core/guest_internal.h"
+
+int guest_new(int fd, struct guest **ret)
+{
+	struct guest *g = calloc(1, sizeof(*g));
+	int flags = fcntl(fd, F_GETFL);
+
+	if (g) {
+		g->in = malloc(WIRE_FRAME_MAX);
+		g->out = malloc(GUEST_OUT_MAX);
+	}
+	if (!g || !g->in || !g->out || flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+		int r = g && g->in && g->out ? -errno : -ENOMEM;
+
+		if (g) {
+			free(g->in);
+			free(g->out);
+		}
+		free(g);
+		return r;
+	}
+	g->fd = fd;
+	*ret = g;
+	return 0;
+}
+
+static void end_call(struct guest_call *c, int err, const char *text)
+{
+	struct guest *g = c->g;
+
+	g->calls[c->id - 1] = NULL;
+	g->first_free = MIN(g->first_free, c->id - 1);
+	if (c->ops->end)
+		c->ops->end(c->arg, c, err, text);
+	free(c);
+}
+
+int guest_fail(struct guest *g, int err, const char *text)
+{
+	if (!g->dead)
+		g->dead = err;
+	for (unsigned i = 0; i < GUEST_CALLS_MAX; i++)
+		if (g->calls[i])
+			end_call(g->calls[i], err, text);
+	return -err;
+}
+
+void guest_free(struct guest *g)
+{
+	if (!g)
+		return;
+	guest_fail(g, ECANCELED, "the connection was closed");
+	close(g->fd);
+	free(g->in);
+	free(g->out);
+	free(g);
+}
+
+int guest_fd(const struct guest *g)
+{
+	return g->fd;
+}
+
+uint32_t guest_events(const struct guest *g)
+{
+	return EPOLLIN | (g->out_len ? EPOLLOUT : 0);
+}
+
+/* ---- output ---- */
+
+static size_t out_room(const struct guest *g)
+{
+	return GUEST_OUT_MAX - g->out_len;
+}
+
+static uint8_t *out_tail(struct guest *g)
+{
+	if (g->out_head) {
+		memmove(g->out, g->out + g->out_head, g->out_len);
+		g->out_head = 0;
+	}
+	return g->out + g->out_len;
+}
+
+static int send_frame(struct guest *g, const struct wire_header *h, const void *msg)
+{
+	ssize_t n;
+
+	if (g->dead)
+		return -g->dead;
+	n = wire_frame(h, wire_desc_of(h->type), msg, out_tail(g), out_room(g));
+	if (n == -EMSGSIZE && out_room(g) < WIRE_FRAME_MAX)
+		return -EAGAIN;
+	if (n < 0)
+		return (int)n;
+	g->out_len += (size_t)n;
+	return 0;
+}
+
+static int send_on(struct guest_call *c, uint8_t type, uint8_t chan, const void *msg)
+{
+	return send_frame(c->g, &(struct wire_header){.type = type, .chan = chan, .stream = c->id},
+	                  msg);
+}
+
+int guest_flush(struct guest *g)
+{
+	while (g->out_len && !g->dead) {
+		ssize_t r = send(g->fd, g->out + g->out_head, g->out_len, MSG_NOSIGNAL);
+
+		if (r < 0 && errno == ENOTSOCK)
+			r = write(g->fd, g->out + g->out_head, g->out_len);
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r < 0 && errno == EAGAIN)
+			return 0;
+		if (r < 0)
+			return guest_fail(g, errno, "the guest is gone");
+		g->out_head += (size_t)r;
+		g->out_len -= (size_t)r;
+	}
+	if (!g->out_len)
+		g->out_head = 0;
+	return -g->dead;
+}
+
+/* The credit a request gives, as its message says. */
+static uint32_t window_of(uint8_t type, const void *msg)
+{
+	switch (type) {
+	case WIRE_EXEC:
+		return ((const struct wire_exec *)msg)->window;
+	case WIRE_ATTACH:
+		return ((const struct wire_attach *)msg)->window;
+	case WIRE_LIST:
+		return ((const struct wire_window *)msg)->window;
+	case WIRE_READ:
+		return ((const struct wire_read *)msg)->window;
+	case WIRE_DIR:
+		return ((const struct wire_path_flags *)msg)->flags;
+	case WIRE_WATCH:
+		return ((const struct wire_watch *)msg)->window;
+	case WIRE_CONNECT:
+		return ((const struct wire_connect *)msg)->window;
+	}
+	return 0;
+}
+
+int guest_start(struct guest *g, uint8_t type, const void *msg, const struct guest_ops *ops,
+                void *arg, struct guest_call **ret)
+{
+	struct guest_call *c;
+	unsigned slot = g->first_free;
+	int r;
+
+	assert(type >= WIRE_EXEC);
+	while (slot < GUEST_CALLS_MAX && g->calls[slot])
+		slot++;
+	/* One frame's worth stays free for credit: it must never be refused, or streams stall. */
+	if (slot == GUEST_CALLS_MAX || out_room(g) < 2 * WIRE_FRAME_MAX)
+		return -EAGAIN;
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return -ENOMEM;
+	*c = (struct guest_call){.g = g, .id = slot + 1, .ops = ops, .arg = arg};
+	c->window = window_of(type, msg);
+	c->take_left[0] = c->take_left[1] = c->window;
+	c->send_left = WIRE_WINDOW;
+	r = send_on(c, type, 0, msg);
+	if (r < 0) {
+		free(c);
+		return r;
+	}
+	g->calls[slot] = c;
+	g->first_free = slot + 1;
+	if (ret)
+		*ret = c;
+	return 0;
+}
+
+size_t guest_sendable(const struct guest_call *c)
+{
+	size_t room = out_room(c->g);
+
+	if (c->sent_eof || c->g->dead || room <= WIRE_FRAME_MAX + WIRE_HEADER)
+		return 0;
+	return MIN((size_t)c->send_left, room - WIRE_FRAME_MAX - WIRE_HEADER);
+}
+
+size_t guest_send(struct guest_call *c, const void *p, size_t n)
+{
+	struct wire_header h = {.type = WIRE_DATA, .chan = WIRE_IN, .stream = c->id};
+	uint8_t *at = out_tail(c->g);
+
+	n = MIN(n, guest_sendable(c));
+	if (!n)
+		return 0;
+	h.length = (uint32_t)n; /* the window is never larger than a frame */
+	wire_header_encode(&h, at);
+	memcpy(at + WIRE_HEADER, p, n);
+	c->g->out_len += WIRE_HEADER + n;
+	c->send_left -= (uint32_t)n;
+	return n;
+}
+
+int guest_send_eof(struct guest_call *c)
+{
+	int r = c->sent_eof ? 0 : send_on(c, WIRE_EOF, WIRE_IN, NULL);
+
+	if (r == 0)
+		c->sent_eof = true;
+	return r;
+}
+
+int guest_resize(struct guest_call *c, unsigned rows, unsigned cols)
+{
+	return send_on(c, WIRE_RESIZE, 0, &(struct wire_size){.rows = rows, .cols = cols});
+}
+
+int guest_send_signal(struct guest_call *c, int signo, bool tree)
+{
+	return send_on(
+	    c, WIRE_STREAM_SIGNAL, 0,
+	    &(struct wire_signal){.signo = (uint32_t)signo, .flags = tree ? WIRE_SIGNAL_TREE : 0});
+}
+
+int guest_cancel(struct guest_call *c)
+{
+	return send_on(c, WIRE_CANCEL, 0, NULL);
+}
+
+void guest_credit(struct guest_call *c, uint8_t chan, size_t n)
+{
+	uint32_t *taken = &c->taken[chan - WIRE_OUT];
+
+	*taken += (uint32_t)n;
+	if (*taken < c->window / 2)
+		return;
+	if (send_on(c, WIRE_CREDIT, chan, &(struct wire_window){.window = *taken}) == 0) {
+		c->take_left[chan - WIRE_OUT] += *taken;
+		*taken = 0;
+	}
+}
+
+/* ---- input ---- */
+
+static bool takes_credit(uint8_t chan)
+{
+	return chan == WIRE_OUT || chan == WIRE_ERR;
+}
+
+static bool from_guest(uint8_t type)
+{
+	return (type >= WIRE_DATA && type <= WIRE_CREDIT) ||
+	       (type >= WIRE_END && type <= WIRE_STATS_REPLY);
+}
+
+static int on_frame(struct guest *g, const struct wire_header *h, const uint8_t *p)
+{
+	union {
+		struct wire_window window;
+		struct wire_end end;
+		struct wire_started started;
+		struct wire_exited exited;
+		struct wire_attached attached;
+		struct wire_gap gap;
+		struct wire_file file;
+		struct wire_path path;
+		struct wire_stats stats;
+	} m;
+	const struct wire_desc *d = wire_desc_of(h->type);
+	struct guest_call *c;
+
+	if (!h->stream || h->stream > GUEST_CALLS_MAX || !g->calls[h->stream - 1] ||
+	    !from_guest(h->type))
+		return -EPROTO;
+	c = g->calls[h->stream - 1];
+	if (d ? wire_decode(d, p, h->length, &m) < 0 : h->type != WIRE_DATA && h->length)
+		return -EPROTO;
+	switch (h->type) {
+	case WIRE_DATA:
+		if (!takes_credit(h->chan) || h->length > c->take_left[h->chan - WIRE_OUT])
+			return -EPROTO;
+		c->take_left[h->chan - WIRE_OUT] -= h->length;
+		if (c->ops->data)
+			c->ops->data(c->arg, c, h->chan, p, h->length);
+		else
+			guest_credit(c, h->chan, h->length);
+		return 0;
+	case WIRE_EOF:
+		if (!takes_credit(h->chan))
+			return -EPROTO;
+		if (c->ops->eof)
+			c->ops->eof(c->arg, c, h->chan);
+		return 0;
+	case WIRE_CREDIT:
+		if (h->chan != WIRE_IN || m.window.window > WIRE_WINDOW - c->send_left)
+			return -EPROTO;
+		c->send_left += m.window.window;
+		if (c->ops->writable)
+			c->ops->writable(c->arg, c);
+		return 0;
+	case WIRE_END:
+		end_call(c, (int)MIN(m.end.err, 4095u), m.end.text.p);
+		return 0;
+	case WIRE_GAP:
+		if (!takes_credit(h->chan))
+			return -EPROTO;
+		break;
+	}
+	if (c->ops->reply)
+		c->ops->reply(c->arg, c, h->type, h->chan, d ? &m : NULL);
+	return 0;
+}
+
+static int on_bytes(struct guest *g)
+{
+	size_t used = 0;
+
+	while (g->in_len - used >= WIRE_HEADER && !g->dead) {
+		struct wire_header h;
+
+		if (wire_header_decode(g->in + used, &h) < 0)
+			return -EPROTO;
+		if (g->in_len - used < WIRE_HEADER + h.length)
+			break;
+		if (on_frame(g, &h, g->in + used + WIRE_HEADER) < 0)
+			return -EPROTO;
+		used += WIRE_HEADER + h.length;
+	}
+	g->in_len -= used;
+	memmove(g->in, g->in + used, g->in_len);
+	return 0;
+}
+
+int guest_dispatch(struct guest *g, uint32_t events)
+{
+	ssize_t r;
+
+	if (g->dead)
+		return -g->dead;
+	if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
+		do
+			r = read(g->fd, g->in + g->in_len, WIRE_FRAME_MAX - g->in_len);
+		while (r < 0 && errno == EINTR);
+		if (r == 0)
+			return guest_fail(g, ECONNRESET, "the guest closed the connection");
+		if (r < 0 && errno != EAGAIN)
+			return guest_fail(g, errno, "the guest is gone");
+		g->in_len += (size_t)MAX(r, (ssize_t)0);
+		if (on_bytes(g) < 0)
+			return guest_fail(g, EPROTO, "the guest broke the protocol");
+	}
+	return guest_flush(g);
+}

@@ -1,0 +1,162 @@
+/*
+ * core/guest.h - the host's end of the guest protocol
+ * Talks to panda-init over one connected byte stream. The first half never blocks and lives in
+ * somebody's epoll loop; the second half are blocking helpers on top of it, for the CLI and tests.
+ * One thread at a time per struct guest. Nothing the guest sends is trusted: a frame that breaks
+ * the protocol ends the connection, and so every call on it, with EPROTO.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+#include "wire/wire.h"
+
+enum {
+	GUEST_CALLS_MAX = 1024,
+	GUEST_WINDOW = 256 * 1024,  /* what a call takes before it must give credit */
+	GUEST_OUT_MAX = 512 * 1024, /* output waiting for the guest */
+	GUEST_ROWS_MAX = 1 << 20,   /* entries of a directory or list we look at */
+};
+
+struct guest;
+struct guest_call;
+
+/*
+ * Callbacks of one call, run inside guest_dispatch() (or guest_free()). Each may be NULL. They may
+ * start calls, send, give credit and cancel; they must not free the guest.
+ */
+struct guest_ops {
+	/* Bytes of a channel. Give credit when you are done with them. */
+	void (*data)(void *arg, struct guest_call *c, uint8_t chan, const void *p, size_t n);
+	void (*eof)(void *arg, struct guest_call *c, uint8_t chan);
+	/* READY (msg is NULL), STARTED, EXITED, ATTACHED, GAP, FILE, PATH, STATS_REPLY: the
+	 * decoded struct, valid during the callback. */
+	void (*reply)(void *arg, struct guest_call *c, uint8_t type, uint8_t chan, const void *msg);
+	void (*writable)(void *arg, struct guest_call *c); /* guest_sendable() grew */
+	/* Always the last one; c is gone afterwards. err is an errno value or 0. */
+	void (*end)(void *arg, struct guest_call *c, int err, const char *text);
+};
+
+/* Takes fd, which becomes non-blocking, when it succeeds. -ENOMEM, or what fcntl() said. */
+int guest_new(int fd, struct guest **ret);
+
+/* Ends open calls with ECANCELED, closes the connection. NULL is fine. */
+void guest_free(struct guest *g);
+
+int guest_fd(const struct guest *g);
+uint32_t guest_events(const struct guest *g); /* what to poll for, in epoll's words */
+
+/* Reads once, runs callbacks, writes what is pending. -errno once the connection is dead. */
+int guest_dispatch(struct guest *g, uint32_t events);
+
+/* Writes pending output now: several calls then travel in one write. */
+int guest_flush(struct guest *g);
+
+/*
+ * Starts a request with the wire struct that belongs to type (NULL for STATS and SYNC). The frame
+ * is queued, not yet written. ret may be NULL. -EAGAIN: too much output pending or too many
+ * calls. -EMSGSIZE: does not fit into a frame.
+ */
+int guest_start(struct guest *g, uint8_t type, const void *msg, const struct guest_ops *ops,
+                void *arg, struct guest_call **ret);
+
+/* How many bytes guest_send() would take now. */
+size_t guest_sendable(const struct guest_call *c);
+/* Queues up to n bytes for the guest, returns how many. */
+size_t guest_send(struct guest_call *c, const void *p, size_t n);
+/* All -EAGAIN when too much output is pending. */
+int guest_send_eof(struct guest_call *c);
+int guest_resize(struct guest_call *c, unsigned rows, unsigned cols);
+int guest_send_signal(struct guest_call *c, int signo, bool tree);
+/* An exec that is not detached dies. end() still comes. */
+int guest_cancel(struct guest_call *c);
+/* n bytes of the channel are dealt with. */
+void guest_credit(struct guest_call *c, uint8_t chan, size_t n);
+
+/* ---- blocking helpers: 0 or -errno, and the story in *e ---- */
+
+/* From now on helpers give up (and the connection with them) ms from now. 0: wait forever. */
+void guest_set_deadline(struct guest *g, uint64_t ms);
+
+struct guest_exec {
+	char *const *argv;  /* this, */
+	const char *script; /* or this for /bin/sh -c */
+	char *const *env;   /* NULL: only the machine's own */
+	const char *cwd;    /* NULL: / */
+	const char *user;   /* NULL: root */
+	uint64_t timeout_ms;
+	bool pty;
+	unsigned rows, cols;
+	bool wait_output; /* also for background processes to close their output */
+	bool feed_stdin;  /* from stdin_fd, until its end */
+	int stdin_fd;
+	/* chan is WIRE_OUT or WIRE_ERR. NULL: thrown away. */
+	void (*output)(void *arg, uint8_t chan, const void *p, size_t n);
+	/* Called when wake_fd (if wakeable) can be read: for window sizes and signals. */
+	bool wakeable;
+	int wake_fd;
+	void (*wake)(void *arg, struct guest_call *c);
+	void *arg;
+};
+
+struct guest_exit {
+	uint64_t id;
+	bool signaled, timed_out;
+	int code; /* exit code or number of the signal */
+	uint64_t out_bytes, err_bytes, cpu_us, max_rss_kib;
+};
+
+int guest_exec_wait(struct guest *g, const struct guest_exec *x, struct guest_exit *ret,
+                    struct err *e);
+/* Detached: it runs on without us. */
+int guest_exec_start(struct guest *g, const struct guest_exec *x, uint64_t *ret_id, struct err *e);
+
+struct guest_attach {
+	uint64_t id;
+	uint64_t out_offset, err_offset; /* in: from where; out: from where it really was */
+	uint64_t lost;                   /* out: bytes that fell out of the ring while we read */
+};
+
+/* Replays and follows a detached exec to its end. Of x, output, stdin and wake count. */
+int guest_exec_attach(struct guest *g, struct guest_attach *at, const struct guest_exec *x,
+                      struct guest_exit *ret, struct err *e);
+int guest_exec_signal(struct guest *g, uint64_t id, int signo, bool tree, struct err *e);
+
+/* Row helpers call back once per entry; strings are valid during the callback. */
+int guest_exec_list(struct guest *g, void (*each)(void *arg, const struct wire_exec_info *m),
+                    void *arg, struct err *e);
+int guest_dir(struct guest *g, const char *path, void (*each)(void *arg, const struct wire_file *m),
+              void *arg, struct err *e);
+/* Until each() returns false, or the connection ends; ready() (may be NULL) once watching. */
+int guest_watch(struct guest *g, const char *path, bool recursive, void (*ready)(void *arg),
+                bool (*each)(void *arg, const struct wire_event *m), void *arg, struct err *e);
+
+/* Whole file into memory, NUL behind it; EFBIG past max. Caller frees *ret. */
+int guest_read_file(struct guest *g, const char *path, size_t max, char **ret, size_t *ret_n,
+                    struct err *e);
+int guest_read_to_fd(struct guest *g, const char *path, int fd, struct err *e);
+/* flags: WIRE_WRITE_*; mode 0: as it was, or 0644. */
+int guest_write_file(struct guest *g, const char *path, const void *p, size_t n, uint32_t flags,
+                     mode_t mode, struct err *e);
+int guest_write_from_fd(struct guest *g, const char *path, int fd, uint32_t flags, mode_t mode,
+                        struct err *e);
+
+int guest_stat(struct guest *g, const char *path, bool follow, struct wire_file *ret,
+               struct err *e); /* name and target of *ret are empty */
+int guest_mkdir(struct guest *g, const char *path, mode_t mode, bool parents, struct err *e);
+int guest_remove(struct guest *g, const char *path, bool recursive, struct err *e);
+int guest_rename(struct guest *g, const char *from, const char *to, bool replace, struct err *e);
+int guest_chmod(struct guest *g, const char *path, mode_t mode, struct err *e);
+int guest_symlink(struct guest *g, const char *target, const char *path, struct err *e);
+int guest_readlink(struct guest *g, const char *path, char **ret, struct err *e); /* caller frees */
+
+/* Carries bytes between in_fd, out_fd and a tcp port of the guest until both sides are done. */
+int guest_connect(struct guest *g, unsigned port, int in_fd, int out_fd, struct err *e);
+
+int guest_stats(struct guest *g, struct wire_stats *ret, struct err *e);
+int guest_sync(struct guest *g, struct err *e);
+int guest_reborn(struct guest *g, const struct wire_reborn *m, struct err *e);
+int guest_shutdown(struct guest *g, uint32_t grace_ms, struct err *e);
