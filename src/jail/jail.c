@@ -57,6 +57,7 @@ int jail_new(const struct jail_config *cfg, struct jail **ret, struct err *e)
 	if (!j)
 		return err_set(e, ENOMEM, "no_memory", "no memory for a jail");
 	j->mnt = -1;
+	j->dumpable = prctl(PR_GET_DUMPABLE) == 1;
 	j->uids.base = cfg->uid_base ? cfg->uid_base : JAIL_UID_BASE;
 	j->uids.count = cfg->uid_count ? cfg->uid_count : JAIL_UID_COUNT;
 	/* Others begin elsewhere: fewer locks to try. */

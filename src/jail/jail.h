@@ -51,7 +51,10 @@ struct jail_config {
 	unsigned uid_count;        /* JAIL_UID_COUNT when 0 */
 };
 
-/* Takes some ms: finds out what the host has and makes the empty root all machines share. */
+/*
+ * Takes some ms: finds out what the host has and makes the empty root all machines share. A
+ * process that wants to be undumpable says so before: spawning restores what was so then.
+ */
 int jail_new(const struct jail_config *cfg, struct jail **ret, struct err *e);
 /* Machines that run go on. */
 void jail_free(struct jail *j);

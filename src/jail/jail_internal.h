@@ -14,6 +14,8 @@ struct jail {
 	bool userns;   /* not root: namespaces come with a user namespace of one uid */
 	int mnt;       /* mount namespace with the empty root; -1: not root, or none to be had */
 	struct uid_range uids; /* its dir is ours */
+	bool dumpable; /* were we, before the first spawn; read later it might be another thread's
+	                  child */
 	int landlock_abi;
 	int ns_err; /* errno of the attempt to make namespaces; 0 when it worked */
 };

@@ -193,7 +193,6 @@ static int run(struct child_job *job, int *ret_pidfd, pid_t *ret_pid, struct err
 	autoclose int group = cg_v2_dir(j->cg, job->spec->id);
 	autoclose int pidfd = -1;
 	struct clone_args ca = {.flags = CLONE_PIDFD, .exit_signal = SIGCHLD};
-	int dumpable;
 	pid_t pid;
 
 	ca.pidfd = (uintptr_t)&pidfd;
@@ -209,11 +208,10 @@ static int run(struct child_job *job, int *ret_pidfd, pid_t *ret_pid, struct err
 	if ((j->have & JAIL_NAMESPACES) && j->userns)
 		ca.flags |=
 		    CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
-	dumpable = prctl(PR_GET_DUMPABLE);
 	pid = child_run(&ca, child_machine, job);
 	/* Its change of uid cleared the flag of the memory we shared: it is ours, so set it back.
 	 */
-	if (dumpable == 1)
+	if (j->dumpable)
 		prctl(PR_SET_DUMPABLE, 1);
 	if (pid < 0)
 		return err_set(e, -pid, "jail_failed", "cannot start machine %s: %s", job->spec->id,

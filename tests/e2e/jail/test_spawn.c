@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <linux/capability.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -357,7 +358,6 @@ static void the_starter_is_unchanged(void **state)
 
 	before = proc_file(getpid(), "status");
 	mounts = proc_file(getpid(), "mountinfo");
-	prctl(PR_SET_DUMPABLE, 1);
 	box_init(&b, "exit", NULL);
 	box_start(&b);
 	after = proc_file(getpid(), "status");
@@ -580,6 +580,72 @@ static void a_group_can_be_killed_without_knowing_pids(void **state)
 	box_fini(&b);
 }
 
+/* This host as it would look with only v1 or only v2 trees. */
+static struct cg_host *host_with(const char *type)
+{
+	autofree char *text = proc_file(getpid(), "mountinfo"), *kept = calloc(1, TEXT_MAX);
+	struct cg_host *h = NULL;
+	size_t n = 0;
+
+	for (char *line = text; *line; line += strcspn(line, "\n") + 1) {
+		int len = (int)strcspn(line, "\n") + 1;
+		char *at = memmem(line, (size_t)len, type, strlen(type));
+
+		if (at)
+			n += (size_t)snprintf(kept + n, TEXT_MAX - n, "%.*s", len, line);
+	}
+	assert_int_equal(cg_open(kept, PARENT, &h), 0);
+	return h;
+}
+
+static void either_kind_of_tree_alone_can_kill(void **state)
+{
+	static const char *const types[] = {" - cgroup ", " - cgroup2 "};
+
+	for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+		struct cg_host *h = host_with(types[i]);
+		autofree char *t = NULL;
+		struct box b;
+
+		if (strcmp(cg_describe(h), "none") == 0) {
+			print_message("SKIP: no tree of type%s here\n", types[i]);
+			skipped++;
+			cg_close(h);
+			continue;
+		}
+		box_init(&b, "tree", "8");
+		box_start(&b);
+		t = box_read(&b, "last=ok");
+		assert_int_equal(cg_kill(h, b.id, DEADLINE_MS), 0);
+		assert_int_equal(box_wait(&b).si_status, SIGKILL);
+		free(box_read(&b, NULL)); /* no writer is left */
+		cg_close(h);
+		box_fini(&b);
+	}
+}
+
+static void a_process_can_be_placed_later(void **state)
+{
+	const struct cg_host *h = jail_cgroups(jail);
+	struct cg_stats st;
+	pid_t pid;
+
+	if (lacks(JAIL_CG_PIDS, "pids controller"))
+		return;
+	assert_int_equal(cg_create(h, "placed"), 0);
+	pid = fork();
+	if (pid == 0)
+		for (;;)
+			pause();
+	assert_int_equal(cg_place(h, "placed", pid), 0);
+	assert_int_equal(cg_stats(h, "placed", &st), 0);
+	assert_int_equal(st.pids, 1);
+	assert_int_equal(cg_remove(h, "placed", 0), -EBUSY); /* never from under somebody */
+	assert_int_equal(cg_kill(h, "placed", DEADLINE_MS), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_int_equal(cg_remove(h, "placed", DEADLINE_MS), 0);
+}
+
 static void a_prepared_jail_is_used_up(void **state)
 {
 	struct jail_prep *prep = NULL, *twice = NULL;
@@ -738,6 +804,50 @@ static void spawn_and_hang(int out)
 		_exit(1);
 	for (;;)
 		pause();
+}
+
+enum {
+	THREADS = 4,
+	EACH = 6,
+};
+
+static struct box crowd[THREADS][EACH];
+
+/* No assertions here: they would jump to another thread's stack. */
+static void *spawn_some(void *arg)
+{
+	struct box *boxes = arg;
+
+	for (int i = 0; i < EACH; i++)
+		if (box_spawn(&boxes[i]) < 0)
+			return boxes[i].e.text;
+	return NULL;
+}
+
+static void threads_may_start_machines_at_once(void **state)
+{
+	pthread_t threads[THREADS];
+	struct box *all = &crowd[0][0];
+
+	for (int i = 0; i < THREADS * EACH; i++) {
+		box_init(&all[i], "wait", NULL);
+		for (int k = 0; k < i; k++)
+			assert_int_not_equal(all[i].spec.uid, all[k].spec.uid);
+	}
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, spawn_some, crowd[i]), 0);
+	for (int i = 0; i < THREADS; i++) {
+		void *problem;
+
+		assert_int_equal(pthread_join(threads[i], &problem), 0);
+		if (problem)
+			fail_msg("%s", (char *)problem);
+	}
+	for (int i = 0; i < THREADS * EACH; i++)
+		free(box_read(&all[i], "last=ok"));
+	assert_int_equal(prctl(PR_GET_DUMPABLE), 1);
+	for (int i = 0; i < THREADS * EACH; i++)
+		box_fini(&all[i]);
 }
 
 static void a_machine_outlives_its_starter_and_is_adopted(void **state)
@@ -1035,9 +1145,12 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(the_cpu_limit_is_written),
 	    cmocka_unit_test(killing_the_first_process_kills_all),
 	    cmocka_unit_test(a_group_can_be_killed_without_knowing_pids),
+	    cmocka_unit_test(either_kind_of_tree_alone_can_kill),
+	    cmocka_unit_test(a_process_can_be_placed_later),
 	    cmocka_unit_test(a_prepared_jail_is_used_up),
 	    cmocka_unit_test(a_failed_start_leaves_nothing),
 	    cmocka_unit_test(a_uid_is_taken_exactly_while_its_machine_lives),
+	    cmocka_unit_test(threads_may_start_machines_at_once),
 	    cmocka_unit_test(a_machine_outlives_its_starter_and_is_adopted),
 	    cmocka_unit_test(a_starter_killed_anywhere_leaves_only_what_can_be_swept),
 	    cmocka_unit_test(without_root_the_rest_of_the_jail_still_holds),
