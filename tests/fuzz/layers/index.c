@@ -35,7 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	    index_parse_table(&x, copy + head, table, pages) < 0)
 		return 0;
 	for (size_t i = 0; i < x.nchunks; i++)
-		assert(x.chunks[i].number * INDEX_CHUNK_PAGES < pages);
+		assert(x.chunks[i].number * INDEX_CHUNK_PAGES < pages &&
+		       (i == 0 || x.chunks[i].number > x.chunks[i - 1].number));
 	layer = x.digest;
 	if (index_encode(&x, pages, &out, &len) < 0)
 		return 0;

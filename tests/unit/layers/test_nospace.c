@@ -60,7 +60,7 @@ int main(void)
 	}
 	setenv("TMPDIR", path, 1);
 	r = cmocka_run_group_tests(tests, NULL, NULL);
-	umount(path);
+	umount2(path, MNT_DETACH); /* a failed test may have left files open */
 	rmdir(path);
 	return r;
 }
