@@ -71,8 +71,9 @@ struct agent {
 	uint32_t grace_ms; /* of the shutdown */
 	uint64_t now_ns;   /* of this turn; 0: not asked yet */
 	struct list conns, queue, dirty;
-	struct list execs, finished;
+	struct list execs, finished, graves;
 	struct source *dead;
+	uint8_t *out_cache; /* the output buffer of the last connection that went */
 	struct exec *spare; /* its pipes are made, and their write ends are our fds 1 and 2 */
 	unsigned n_conns, n_execs, n_finished, n_timed;
 	uint64_t next_id, nonce, generation;
@@ -173,6 +174,8 @@ bool exec_reap(struct agent *a);
 int exec_timeout_ms(struct agent *a);
 void exec_check_timeouts(struct agent *a);
 void exec_kill_all(struct agent *a);
+/* Frees execs that are gone; events of this turn must have been handled. */
+void exec_bury(struct agent *a);
 
 /* file.c, fileop.c */
 void file_read(struct conn *c, uint32_t id, const struct wire_read *m);

@@ -75,7 +75,10 @@ static void conn_lost(struct conn *c, bool reborn)
 	close(c->fd);
 	c->a->n_conns--;
 	free(c->stash);
-	free(c->out);
+	if (c->a->out_cache)
+		free(c->out);
+	else
+		c->a->out_cache = c->out;
 	source_retire(c->a, &c->src, c);
 }
 
@@ -470,7 +473,7 @@ void conn_accepted(struct agent *a, int fd)
 	struct conn *c = a->n_conns < CONNS_MAX ? calloc(1, sizeof(*c)) : NULL;
 
 	if (c)
-		c->out = malloc(OUT_CAP);
+		c->out = a->out_cache ? take_ptr(a->out_cache) : malloc(OUT_CAP);
 	if (!c || !c->out)
 		goto refuse;
 	c->src.ready = conn_ready;

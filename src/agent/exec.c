@@ -71,27 +71,40 @@ static void nothing(struct source *s, uint32_t events)
 {
 }
 
-static void out_close(struct out_chan *c)
+/* The fd itself is closed in exec_bury(): somebody may be waiting for the answer. */
+static void out_end(struct out_chan *c)
 {
-	if (c->fd >= 0)
-		close(c->fd);
-	c->fd = -1;
 	c->eof = true;
 	c->readable = false;
 }
 
+/* Out of sight at once, out of memory after this turn's answers are written. */
 static void exec_free(struct exec *x)
 {
-	sink_close(&x->in.sink);
 	x->in.src.ready = nothing;
 	for (int k = 0; k < 2; k++) {
-		out_close(&x->out[k]);
+		out_end(&x->out[k]);
 		x->out[k].src.ready = nothing;
-		ring_free(x->a, &x->out[k].ring);
 	}
-	list_del(&x->node);
 	list_del(&x->work.node);
-	source_retire(x->a, &x->in.src, x);
+	list_del(&x->node);
+	list_add(&x->a->graves, &x->node);
+}
+
+void exec_bury(struct agent *a)
+{
+	list_for_each (n, &a->graves) {
+		struct exec *x = container_of(n, struct exec, node);
+
+		sink_close(&x->in.sink);
+		for (int k = 0; k < 2; k++) {
+			if (x->out[k].fd >= 0)
+				close(x->out[k].fd);
+			ring_free(a, &x->out[k].ring);
+		}
+		list_del(&x->node);
+		free(x);
+	}
 }
 
 static void exec_end_deadline(struct exec *x)
@@ -170,14 +183,14 @@ static size_t out_read(struct out_chan *c, uint8_t *p, size_t n)
 		r = read(c->fd, p, n);
 	while (r < 0 && errno == EINTR);
 	if (r == 0 || (r < 0 && errno != EAGAIN)) { /* a terminal without users says EIO */
-		out_close(c);
+		out_end(c);
 		return 0;
 	}
 	if (r < 0 || ((size_t)r < n && !pty)) {
 		c->readable = false;
 		c->drained = c->x->exited;
 		if (c->hung_up && !pty)
-			out_close(c);
+			out_end(c);
 	}
 	if (r < 0)
 		return 0;
@@ -188,12 +201,12 @@ static void out_ready(struct source *s, uint32_t events)
 {
 	struct out_chan *c = container_of(s, struct out_chan, src);
 
-	if (c->fd < 0)
+	if (c->eof)
 		return;
 	if (events & (EPOLLHUP | EPOLLERR)) {
 		c->hung_up = true;
 		if (!(events & EPOLLIN) && !c->readable && !(c->x->flags & WIRE_EXEC_PTY))
-			out_close(c); /* no writer and nothing left: no need to read that */
+			out_end(c); /* no writer and nothing left: no need to read that */
 	}
 	if (!c->eof)
 		c->readable = true;
@@ -623,7 +636,7 @@ static void pass_on(struct exec_stream *es, int k)
 			c->readable = false;
 			c->drained = true;
 			if (c->hung_up)
-				out_close(c);
+				out_end(c);
 		}
 		return;
 	}
@@ -716,7 +729,7 @@ static void exec_stream_control(struct stream *s, uint8_t type, const void *p, s
 	struct wire_size size;
 
 	if (type == WIRE_RESIZE && wire_size_decode(p, n, &size) == 0 &&
-	    (x->flags & WIRE_EXEC_PTY) && x->out[0].fd >= 0) {
+	    (x->flags & WIRE_EXEC_PTY)) {
 		struct winsize ws = {.ws_row = (unsigned short)size.rows,
 		                     .ws_col = (unsigned short)size.cols};
 

@@ -87,8 +87,7 @@ static void reap_rest(struct agent *a)
 	struct signalfd_siginfo si;
 
 	a->reap_rest = false;
-	while (read(a->sigfd, &si, sizeof(si)) == (ssize_t)sizeof(si))
-		;
+	(void)!read(a->sigfd, &si, sizeof(si)); /* one stands for all that came before */
 	while (exec_reap(a))
 		;
 }
@@ -102,6 +101,7 @@ int agent_setup(struct agent *a)
 	list_init(&a->dirty);
 	list_init(&a->execs);
 	list_init(&a->finished);
+	list_init(&a->graves);
 	a->next_id = 1;
 	if (getrandom(&a->nonce, sizeof(a->nonce), GRND_NONBLOCK) < 0)
 		a->nonce = mono_ns(); /* only has to differ from the agent beside us */
@@ -168,6 +168,7 @@ int agent_run(struct agent *a)
 			a->spare_wanted = false;
 			exec_prepare_spare(a);
 		}
+		exec_bury(a);
 		bury(a);
 	}
 	return 0;

@@ -13,13 +13,17 @@
 #include "base/cleanup.h"
 
 enum {
-	STRINGS_MAX = WIRE_PAYLOAD_MAX / 5 + 16, /* no frame carries more */
 	GROUPS_MAX = 64,
+	ARGV_EXTRA = 3, /* "/bin/sh", "-c", NULL */
+	ENV_EXTRA = 5,  /* HOME, USER, TERM, PANDA_EXEC, NULL */
+	POINTERS = 96,  /* for argv and env together; more than that is allocated */
 };
 
-/* Filled for each spawn; the strings stay where they are, in the request. */
-static char *argv[STRINGS_MAX], *envp[STRINGS_MAX];
-static unsigned n_env;
+/* What execve() gets. The strings stay where they are, most of them in the request. */
+struct image {
+	char **argv, **envp;
+	unsigned n_env;
+};
 
 struct user {
 	bool change;
@@ -30,19 +34,20 @@ struct user {
 	char home[256], name[64];
 };
 
-static void env_set(char *kv, bool override)
+static void env_set(struct image *im, char *kv, bool override)
 {
+	char **envp = im->envp;
+
 	size_t key = strcspn(kv, "=");
 
-	for (unsigned i = 0; i < n_env; i++) {
+	for (unsigned i = 0; i < im->n_env; i++) {
 		if (strncmp(envp[i], kv, key) == 0 && envp[i][key] == '=') {
 			if (override)
 				envp[i] = kv;
 			return;
 		}
 	}
-	if (n_env < STRINGS_MAX - 1)
-		envp[n_env++] = kv;
+	envp[im->n_env++] = kv;
 }
 
 static int find_user(const char *spec, struct user *ret)
@@ -87,25 +92,21 @@ static int find_user(const char *spec, struct user *ret)
 }
 
 /* Like execvpe(), with the PATH the program will see, and without allocation. */
-static void exec_search(void)
+static void __attribute__((noinline)) exec_search(const struct image *im)
 {
-	const char *path = "/usr/local/bin:/usr/bin:/bin";
+	const char *path = "/usr/local/bin:/usr/bin:/bin", *name = im->argv[0];
 	char full[PATH_MAX];
 	int err = ENOENT;
 
-	if (strchr(argv[0], '/')) {
-		execve(argv[0], argv, envp);
-		return;
-	}
-	for (unsigned i = 0; i < n_env; i++)
-		if (strncmp(envp[i], "PATH=", 5) == 0)
-			path = envp[i] + 5;
-	while (*path && argv[0][0]) {
+	for (unsigned i = 0; i < im->n_env; i++)
+		if (strncmp(im->envp[i], "PATH=", 5) == 0)
+			path = im->envp[i] + 5;
+	while (*path && *name) {
 		size_t n = strcspn(path, ":");
 
-		if ((size_t)snprintf(full, sizeof(full), "%.*s/%s", (int)n, path, argv[0]) <
+		if ((size_t)snprintf(full, sizeof(full), "%.*s/%s", (int)n, path, name) <
 		    sizeof(full)) {
-			execve(full, argv, envp);
+			execve(full, im->argv, im->envp);
 			if (errno == EACCES)
 				err = EACCES;
 			else if (errno != ENOENT && errno != ENOTDIR)
@@ -117,7 +118,8 @@ static void exec_search(void)
 }
 
 /* In the child, on the parent's stack and memory: system calls and nothing else. */
-static void __attribute__((noreturn, noinline)) become(struct spawn *s, const struct user *u)
+static void __attribute__((noreturn, noinline))
+become(struct spawn *s, const struct user *u, const struct image *im)
 {
 	sigset_t none;
 
@@ -143,49 +145,69 @@ static void __attribute__((noreturn, noinline)) become(struct spawn *s, const st
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	s->what = "cannot start program";
-	exec_search();
+	if (strchr(im->argv[0], '/'))
+		execve(im->argv[0], im->argv, im->envp);
+	else
+		exec_search(im); /* not inline: its path buffer would cost a page of stack */
 fail:
 	s->err = errno;
 	_exit(127);
 }
 
-static void lay_out_argv(const struct wire_exec *m)
+static void lay_out_argv(struct image *im, const struct wire_exec *m)
 {
 	const char *arg;
 	uint32_t pos = 0;
 	unsigned n = 0;
 
 	if (m->flags & WIRE_EXEC_SHELL) {
-		argv[n++] = (char *)"/bin/sh";
-		argv[n++] = (char *)"-c";
+		im->argv[n++] = (char *)"/bin/sh";
+		im->argv[n++] = (char *)"-c";
 	}
 	while ((arg = wire_list_next(&m->argv, &pos)))
-		argv[n++] = (char *)arg;
-	argv[n] = NULL;
+		im->argv[n++] = (char *)arg;
+	im->argv[n] = NULL;
 }
 
-static void lay_out_env(struct agent *a, const struct wire_exec *m, struct user *u, char *cookie)
+static void lay_out_env(struct image *im, struct agent *a, const struct wire_exec *m,
+                        struct user *u, char *cookie)
 {
 	const char *kv;
 	uint32_t pos = 0;
 
-	n_env = 0;
+	im->n_env = 0;
 	for (unsigned i = 0; i < a->n_env; i++)
-		envp[n_env++] = a->env[i];
+		im->envp[im->n_env++] = a->env[i];
 	if (u->change) {
-		env_set(u->home, true);
-		env_set(u->name, true);
+		env_set(im, u->home, true);
+		env_set(im, u->name, true);
 	}
 	while ((kv = wire_list_next(&m->env, &pos)))
-		env_set((char *)kv, true);
+		env_set(im, (char *)kv, true);
 	if (m->flags & WIRE_EXEC_PTY)
-		env_set((char *)"TERM=xterm-256color", false);
-	env_set(cookie, true);
-	envp[n_env] = NULL;
+		env_set(im, (char *)"TERM=xterm-256color", false);
+	env_set(im, cookie, true);
+	im->envp[im->n_env] = NULL;
+}
+
+/* A function of its own: between its two returns no variable of the caller can change. */
+static pid_t __attribute__((noinline))
+launch(struct spawn *s, const struct user *u, const struct image *im)
+{
+	pid_t pid = vfork();
+
+	if (pid == 0)
+		become(s, u, im);
+	return pid < 0 ? -errno : pid;
 }
 
 pid_t spawn_exec(struct agent *a, struct spawn *s)
 {
+	size_t n_argv = (size_t)s->m->argv.count + ARGV_EXTRA;
+	size_t n_env = (size_t)a->n_env + s->m->env.count + ENV_EXTRA;
+	char *near[POINTERS];
+	autofree char **far = NULL;
+	struct image im;
 	struct user u;
 	char cookie[64];
 	pid_t pid;
@@ -198,17 +220,20 @@ pid_t spawn_exec(struct agent *a, struct spawn *s)
 		if (r < 0)
 			return r;
 	}
+	s->what = "cannot start a process";
+	s->err = 0;
+	if (n_argv + n_env > POINTERS) {
+		far = malloc((n_argv + n_env) * sizeof(*far));
+		if (!far)
+			return -ENOMEM;
+	}
+	im.argv = far ? far : near;
+	im.envp = im.argv + n_argv;
 	/* How kill_tree() finds what left the session. */
 	snprintf(cookie, sizeof(cookie), "PANDA_EXEC=%llu.%llx", (unsigned long long)s->id,
 	         (unsigned long long)a->nonce);
-	lay_out_argv(s->m);
-	lay_out_env(a, s->m, &u, cookie);
-	s->what = "cannot start a process";
-	s->err = 0;
-	pid = vfork();
-	if (pid == 0)
-		become(s, &u);
-	if (pid < 0)
-		return -errno;
+	lay_out_argv(&im, s->m);
+	lay_out_env(&im, a, s->m, &u, cookie);
+	pid = launch(s, &u, &im);
 	return s->err ? -s->err : pid; /* a failed one is a zombie now; exec_reap() takes it */
 }
