@@ -154,6 +154,23 @@ int layer_seal_file(int dirfd, const char *name, uint64_t pages, struct map *map
 	return 0;
 }
 
+int layer_adopt(int fd, uint64_t pages, struct map *map, struct layer **ret)
+{
+	autoclose int own = -1;
+	int r;
+
+	if (fcntl(fd, F_GET_SEALS) >= 0)
+		return layer_seal_memfd(fd, pages, map, ret);
+	own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	r = own < 0 ? -errno : prove_no_writer(own);
+	if (r == 0)
+		r = wrap(own, pages, map, ret);
+	if (r < 0)
+		return r;
+	take_fd(&own);
+	return 0;
+}
+
 struct layer *layer_ref(struct layer *l)
 {
 	l->refs++;

@@ -39,6 +39,12 @@ int layer_seal_memfd(int fd, uint64_t pages, struct map *map, struct layer **ret
 int layer_seal_file(int dirfd, const char *name, uint64_t pages, struct map *map,
                     struct layer **ret);
 
+/*
+ * Takes up a layer that was sealed before, memfd or file, from a fd that may come from anywhere:
+ * the seals or the absence of writers are looked at again. Errors as above.
+ */
+int layer_adopt(int fd, uint64_t pages, struct map *map, struct layer **ret);
+
 struct layer *layer_ref(struct layer *l);
 void layer_unref(struct layer *l);
 void layer_unrefp(struct layer **l);

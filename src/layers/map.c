@@ -57,10 +57,11 @@ int map_parse(const void *buf, size_t len, uint64_t pages, struct map *ret)
 		if (run.start < end || run.start >= pages || run.n == 0 ||
 		    run.n > pages - run.start)
 			return -EBADMSG;
+		if (m.n && run.start == end)
+			m.runs[m.n - 1].n += run.n;
+		else
+			m.runs[m.n++] = run;
 		end = run.start + run.n;
-		r = map_add(&m, run.start, run.n);
-		if (r < 0)
-			return r;
 	}
 	*ret = m;
 	m = (struct map){0};

@@ -88,8 +88,13 @@ static void run(void **state)
 	assert_int_equal(layer_verify(l, dir, &e), 0);
 	report("verify: read, hash", bytes);
 	assert_int_equal(set_push(&memory, l), 0);
-	for (int i = 0; i < 15; i++)
-		assert_int_equal(set_push(&memory, small), 0);
+	assert_int_equal(set_push(&memory, small), 0);
+	for (uint64_t i = 0; i < 14; i++) { /* 16 different files, the longest chain we keep */
+		struct layer *more = random_layer(pages, 65 + i);
+
+		assert_int_equal(set_push(&memory, more), 0);
+		layer_unref(more);
+	}
 	begin();
 	assert_int_equal(set_merge(&memory, 0, 1, -1, "merged", &merged), 0);
 	report("merge with a small layer", bytes);
