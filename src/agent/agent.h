@@ -92,6 +92,11 @@ uint64_t agent_now(struct agent *a);
 void agent_queue(struct agent *a, struct work *w);
 int source_add(struct agent *a, struct source *s, int fd, uint32_t events);
 int source_mod(struct agent *a, struct source *s, int fd, uint32_t events);
+/*
+ * Closes an fd that epoll watches. Closing alone is not enough: a child on its way through execve()
+ * still holds a copy when vfork() lets us go on, and with it the file stays in epoll.
+ */
+void source_close(struct agent *a, int fd);
 /* Frees owner after this turn: events already fetched may still point to s. */
 void source_retire(struct agent *a, struct source *s, void *owner);
 

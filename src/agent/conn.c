@@ -72,7 +72,7 @@ static void conn_lost(struct conn *c, bool reborn)
 		stream_free(container_of(c->streams.next, struct stream, node), reborn);
 	list_del(&c->dirty);
 	list_del(&c->node);
-	close(c->fd);
+	source_close(c->a, c->fd);
 	c->a->n_conns--;
 	free(c->stash);
 	if (c->a->out_cache)

@@ -99,7 +99,7 @@ void exec_bury(struct agent *a)
 		sink_close(&x->in.sink);
 		for (int k = 0; k < 2; k++) {
 			if (x->out[k].fd >= 0)
-				close(x->out[k].fd);
+				source_close(a, x->out[k].fd);
 			ring_free(a, &x->out[k].ring);
 		}
 		list_del(&x->node);
@@ -271,6 +271,7 @@ static struct exec *exec_new(struct agent *a)
 		return NULL;
 	x->a = a;
 	x->work.run = exec_work;
+	x->in.sink.a = a;
 	x->in.sink.fd = -1;
 	x->in.x = x;
 	x->in.src.ready = nothing;

@@ -48,6 +48,12 @@ int source_mod(struct agent *a, struct source *s, int fd, uint32_t events)
 	return epoll_ctl(a->epoll, EPOLL_CTL_MOD, fd, &ev) < 0 ? -errno : 0;
 }
 
+void source_close(struct agent *a, int fd)
+{
+	epoll_ctl(a->epoll, EPOLL_CTL_DEL, fd, NULL);
+	close(fd);
+}
+
 static void ignore(struct source *s, uint32_t events)
 {
 }

@@ -37,8 +37,10 @@ static int start_as_init(struct agent *a)
 	int r;
 
 	a->init = true;
-	/* The kernel gave us its console as 0, 1 and 2, or nothing: then keep the numbers busy. */
-	while ((r = open("/dev/console", O_RDWR | O_NOCTTY)) >= 0 && r <= 2)
+	/* The kernel gave us its console as 0, 1 and 2, or has none: then its log must do. */
+	while (((r = open("/dev/console", O_RDWR | O_NOCTTY)) >= 0 ||
+	        (r = open("/dev/kmsg", O_WRONLY)) >= 0) &&
+	       r <= 2)
 		;
 	if (r > 2)
 		close(r);

@@ -29,7 +29,7 @@ static int start_connect(struct port_stream *ps)
 	int r;
 
 	if (ps->sink.fd >= 0)
-		close(ps->sink.fd);
+		source_close(ps->s.c->a, ps->sink.fd);
 	ps->sink.hold = true;
 	ps->sink.fd =
 	    socket(ps->v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -170,6 +170,7 @@ void port_connect(struct conn *c, uint32_t id, const struct wire_connect *m)
 	if (!ps)
 		return;
 	ps->s.src.ready = port_ready;
+	ps->sink.a = c->a;
 	ps->sink.fd = -1;
 	ps->port = (uint16_t)m->port;
 	try_connect(ps);

@@ -5,12 +5,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/agent.h"
 #include "wire/wire.h"
 
 void sink_close(struct sink *k)
 {
 	if (k->fd >= 0)
-		close(k->fd);
+		source_close(k->a, k->fd);
 	k->fd = -1;
 	free(k->buf);
 	k->buf = NULL;

@@ -7,10 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct agent;
+
 struct sink {
-	int fd;    /* non-blocking; -1: closed */
-	bool hold; /* not connected yet: only collect */
-	bool eof;  /* the sender is done; close or shut down once empty */
+	struct agent *a; /* whose epoll watches the fd, sometimes */
+	int fd;          /* non-blocking; -1: closed */
+	bool hold;       /* not connected yet: only collect */
+	bool eof;        /* the sender is done; close or shut down once empty */
 	uint8_t *buf;
 	uint32_t head, len;
 };

@@ -251,7 +251,7 @@ static void watch_release(struct stream *s, bool reborn)
 	struct watch_stream *ws = container_of(s, struct watch_stream, s);
 
 	if (ws->fd >= 0)
-		close(ws->fd);
+		source_close(s->c->a, ws->fd);
 	while (ws->n_dirs)
 		forget(ws, ws->n_dirs - 1);
 	free(ws->dirs);

@@ -52,7 +52,9 @@ struct guest *box_connect(struct box *b)
 	struct guest *g = NULL;
 	int fd = -1;
 
-	assert_soon((fd = box_raw(b)) >= 0);
+	assert_soon((fd = box_raw(b)) >= 0 || process_gone(b->pid));
+	if (fd < 0)
+		fail_msg("the agent is gone");
 	assert_int_equal(guest_new(fd, &g), 0);
 	guest_set_deadline(g, PATIENCE_MS);
 	return g;
