@@ -55,6 +55,14 @@ struct exec {
 	char command[96];
 };
 
+/* A stream that shows one exec: its owner, or a reader of a detached one. */
+struct exec_stream {
+	struct stream s;
+	struct exec *x;
+	struct list node; /* among the readers */
+	uint64_t pos[2];
+};
+
 struct spawn {
 	const struct wire_exec *m;
 	uint64_t id;
@@ -68,3 +76,14 @@ pid_t spawn_exec(struct agent *a, struct spawn *s);
 
 /* Everything the exec started, also what left its session. */
 void kill_tree(struct exec *x, int signo);
+
+/* exec.c, for exec_stream.c */
+extern const struct stream_ops exec_stream_ops;
+struct exec *exec_find(struct agent *a, uint64_t id); /* not those that were abandoned */
+void exec_check_finished(struct exec *x);
+void exec_end_deadline(struct exec *x);
+/* Its pipes are at their end and its leader reaped: forget it, or remember its result. */
+void exec_gone(struct exec *x);
+/* One read of output. Returns its length, or 0 when there is nothing, now or ever. */
+size_t out_read(struct out_chan *c, uint8_t *p, size_t n);
+void out_end(struct out_chan *c);
