@@ -87,6 +87,14 @@ static bool is_reborn(const struct conn *c, int err)
 	return err == ECONNRESET && c->a->listener.reset_means_reborn;
 }
 
+/* A write failed; which kind of end it was only a read tells. */
+static bool write_failed_reborn(const struct conn *c, int err)
+{
+	char byte;
+
+	return is_reborn(c, err) || (read(c->fd, &byte, 1) < 0 && is_reborn(c, errno));
+}
+
 static void conn_input(struct conn *c);
 
 void conn_flush(struct conn *c)
@@ -99,7 +107,7 @@ void conn_flush(struct conn *c)
 		if (r < 0 && errno == EAGAIN)
 			break;
 		if (r < 0) {
-			conn_lost(c, is_reborn(c, errno));
+			conn_lost(c, write_failed_reborn(c, errno));
 			return;
 		}
 		c->out_head += (size_t)r;

@@ -32,19 +32,33 @@ static int arrange_fds(struct agent *a)
 	return 0;
 }
 
+/*
+ * The kernel gave us its console as 0, 1 and 2, or has none: then its log must do, or anything,
+ * for no other file may get these numbers.
+ */
+static int occupy_stdio(void)
+{
+	int fd;
+
+	do {
+		fd = open("/dev/console", O_RDWR | O_NOCTTY | O_CLOEXEC);
+		if (fd < 0)
+			fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
+		if (fd < 0)
+			fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		if (fd < 0)
+			return -errno;
+	} while (fd <= 2);
+	close(fd);
+	return 0;
+}
+
 static int start_as_init(struct agent *a)
 {
-	int r;
+	int r = occupy_stdio();
 
-	a->init = true;
-	/* The kernel gave us its console as 0, 1 and 2, or has none: then its log must do. */
-	while (((r = open("/dev/console", O_RDWR | O_NOCTTY)) >= 0 ||
-	        (r = open("/dev/kmsg", O_WRONLY)) >= 0) &&
-	       r <= 2)
-		;
-	if (r > 2)
-		close(r);
-	a->log = 2;
+	if (r < 0)
+		return r;
 	r = boot_mounts(a);
 	if (r < 0) {
 		agent_log(a, "panda-init: cannot set up the root error=%s\n", strerror(-r));
@@ -114,6 +128,7 @@ int main(int argc, char **argv)
 	bool init = getpid() == 1;
 	int r;
 
+	a->init = init;
 	a->random_fd = a->machine_id_fd = a->boot_id_fd = a->rw_fd = -1;
 	a->log = 2;
 	if (!init && (argc < 3 || strcmp(argv[1], "--serve") != 0)) {

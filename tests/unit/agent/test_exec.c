@@ -329,6 +329,44 @@ static void frames_may_come_in_any_pieces(void **state)
 	assert_int_equal(got.stream, 7);
 }
 
+static void who_asks_and_never_listens_waits_alone(void **state)
+{
+	static char questions[1000 * WIRE_HEADER];
+	struct box *b = *state;
+	autoclose int fd = box_raw(b);
+	size_t bytes = 0, asked, ends = 0;
+	struct wire_header h = {.type = WIRE_STATS, .stream = 7};
+
+	for (size_t i = 0; i < sizeof(questions); i += WIRE_HEADER)
+		wire_header_encode(&h, (uint8_t *)questions + i);
+	assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+	for (int full = 0; full < 3;) { /* until the agent takes no more */
+		size_t at = bytes % sizeof(questions);
+		ssize_t r = write(fd, questions + at, sizeof(questions) - at);
+
+		if (r > 0) {
+			bytes += (size_t)r;
+			full = 0;
+		} else {
+			full++;
+			turn(b->g); /* others are served */
+		}
+	}
+	if (agent_is_small && rss_kib(b->pid) > 2048)
+		fail_msg("the agent has grown to %ld KiB", rss_kib(b->pid));
+	assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
+	asked = bytes / WIRE_HEADER;
+	assert_true(asked > 1000);
+	while (ends < asked) { /* and no question was lost */
+		uint8_t frame[WIRE_FRAME_MAX];
+
+		assert_int_equal(io_read_full(fd, frame, WIRE_HEADER), 0);
+		assert_int_equal(wire_header_decode(frame, &h), 0);
+		assert_int_equal(io_read_full(fd, frame, h.length), 0);
+		ends += h.type == WIRE_END;
+	}
+}
+
 /* ---- ends ---- */
 
 static pid_t pid_from(struct box *b, const char *name)
@@ -663,6 +701,7 @@ const struct CMUnitTest exec_tests[] = {
     TEST(fifty_at_once_all_answer),
     TEST(garbage_closes_only_its_own_connection),
     TEST(frames_may_come_in_any_pieces),
+    TEST(who_asks_and_never_listens_waits_alone),
     TEST(a_timeout_kills_all_it_started),
     TEST(a_closed_connection_kills_its_execs),
     TEST(a_background_server_is_left_alone_and_not_waited_for),
