@@ -51,24 +51,24 @@ static inline int take_fd(int *fd)
 	return v;
 }
 
-#define take_ptr(p)                                                                                \
-	({                                                                                         \
-		typeof(p) *taken_ = &(p);                                                          \
-		typeof(p) value_ = *taken_;                                                        \
-		*taken_ = NULL;                                                                    \
-		value_;                                                                            \
+#define take_ptr(p)                         \
+	({                                  \
+		typeof(p) *taken_ = &(p);   \
+		typeof(p) value_ = *taken_; \
+		*taken_ = NULL;             \
+		value_;                     \
 	})
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b)                                                                                  \
-	({                                                                                         \
-		typeof(a) a_ = (a);                                                                \
-		typeof(b) b_ = (b);                                                                \
-		a_ < b_ ? a_ : b_;                                                                 \
+#define MIN(a, b)                   \
+	({                          \
+		typeof(a) a_ = (a); \
+		typeof(b) b_ = (b); \
+		a_ < b_ ? a_ : b_;  \
 	})
-#define MAX(a, b)                                                                                  \
-	({                                                                                         \
-		typeof(a) a_ = (a);                                                                \
-		typeof(b) b_ = (b);                                                                \
-		a_ > b_ ? a_ : b_;                                                                 \
+#define MAX(a, b)                   \
+	({                          \
+		typeof(a) a_ = (a); \
+		typeof(b) b_ = (b); \
+		a_ > b_ ? a_ : b_;  \
 	})

@@ -13,7 +13,7 @@ struct err {
 
 /* Fills *e (which may be NULL) and returns -code. code must be positive. */
 int err_set(struct err *e, int code, const char *kind, const char *fmt, ...)
-	__attribute__((format(printf, 4, 5)));
+    __attribute__((format(printf, 4, 5)));
 
 /* Puts "what: " in front of the text of an error that is already set; returns -e->code. */
 int err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -22,7 +22,7 @@ int io_write_file(int dirfd, const char *path, const char *text);
 /* Replaces path by a file with this content: write, fsync, rename, fsync of the directory. */
 int io_replace_file(int dirfd, const char *path, const void *buf, size_t n, mode_t mode);
 
-/* One message with up to 64 fds on a unix socket. n must be > 0. */
+/* One message with up to 253 fds on a unix socket. n must be > 0. */
 int io_send_fds(int sock, const void *buf, size_t n, const int *fds, size_t nfds);
 
 /*

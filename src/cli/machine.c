@@ -1,0 +1,708 @@
+/*
+ * panda machine - machines without a daemon: how engines are developed, tested and measured
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/io.h"
+#include "cli/cli.h"
+#include "core/machine.h"
+#include "jail/jail.h"
+#include "um/um.h"
+
+enum {
+	FORKS_MAX = 1000,
+	MEMORY_DEFAULT_MIB = 512,
+};
+
+struct opts {
+	const char *id, *parent, *kernel, *image, *upper, *run_dir, *store, *env[64], *cwd, *user;
+	size_t nenv;
+	uint64_t memory_mib, timeout_ms;
+	unsigned count, cpu_percent;
+	int cpu;
+	bool tty, stdin_on, verify, keep_jail_optional, timing;
+	char **rest;
+	int nrest;
+};
+
+struct ctx {
+	struct opts o;
+	struct engine *engine;
+	struct machines ms;
+	struct snapshot_store store;
+	bool store_open;
+};
+
+static const char usage[] =
+    "usage: panda machine VERB [OPTION]... [--] [ARG]...\n"
+    "\n"
+    "  boot [--id ID]                start a kernel from the image; prints the id\n"
+    "  run [--] CMD...               boot, run one command, stop\n"
+    "  exec ID [--] CMD...           run a command; its exit code is ours\n"
+    "  fork ID [-n N]                N running copies; prints their ids\n"
+    "  snapshot ID NAME              save to disk under NAME; the machine goes on\n"
+    "  restore NAME [-n N]           start machines from a snapshot; prints their ids\n"
+    "  snapshots | delete NAME | gc  list, delete, and clear what crashes left\n"
+    "  pause ID | resume ID | stats ID | stop ID... | ls\n"
+    "\n"
+    "  -m, --memory MIB   guest memory (boot; 512)     -i, --stdin   pass stdin on (exec)\n"
+    "  -t, --tty          with a terminal (exec)       -e, --env K=V (exec, repeat)\n"
+    "  -C, --cwd DIR      working directory (exec)     -u, --user U  user in the guest (exec)\n"
+    "      --timeout S    kill the command after S seconds, exit code 124 (exec)\n"
+    "      --image FILE   read-only root image         --kernel FILE the kernel, panda-um\n"
+    "      --upper FILE   ext4 file, base of the writable disk\n"
+    "      --cpu N        cpu to run on                --cpu-max P   percent of one cpu\n"
+    "      --id ID        name of the new machine      --verify      read every byte (restore)\n"
+    "      --weak-jail    start even if this host lacks parts of the jail (panda doctor)\n"
+    "      --timing       print milliseconds to stderr\n"
+    "Environment: PANDA_RUN (/run/panda), PANDA_STORE (/var/lib/panda), PANDA_KERNEL,\n"
+    "PANDA_IMAGE, PANDA_UPPER.\n"
+    "\n"
+    "Examples:\n"
+    "  panda machine run -- python3 -c 'print(6 * 7)'\n"
+    "  id=$(panda machine boot) && panda machine exec $id -- uname -a; panda machine stop $id\n";
+
+/* --- what all verbs need ---------------------------------------------------------------------- */
+
+/* Beside our own program: build/panda-um, build/base.img, build/upper.img (tools/up links them). */
+static const char *beside(const char *env, const char *name)
+{
+	static char buf[3][PATH_MAX];
+	static int next;
+	char self[PATH_MAX], *slash, *p = buf[next++ % 3];
+	ssize_t n;
+
+	if (getenv(env))
+		return getenv(env);
+	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	if (n < 0)
+		return name;
+	self[n] = 0;
+	for (int up = 0; up < 3 && (slash = strrchr(self, '/')); up++) {
+		*slash = 0;
+		snprintf(p, PATH_MAX, "%.*s/%s", PATH_MAX - 32, self, name);
+		if (access(p, R_OK) == 0)
+			return p;
+	}
+	return name;
+}
+
+static int ctx_open(struct ctx *c, bool with_store, struct err *e)
+{
+	struct um_config cfg = {.kernel = c->o.kernel,
+	                        .run_dir = c->o.run_dir,
+	                        .jail_want = c->o.keep_jail_optional ? 0 : JAIL_ALL};
+	autoclose int dir = -1;
+	int r;
+
+	if (mkdir(c->o.run_dir, 0700) < 0 && errno != EEXIST)
+		return err_set(e, errno, "run_dir", "cannot make %s: %s", c->o.run_dir,
+		               strerror(errno));
+	r = um_engine_new(&cfg, &c->engine, e);
+	if (r < 0)
+		return r;
+	r = machines_open(&c->ms, c->engine, c->o.run_dir, e);
+	if (r < 0 || !with_store)
+		return r;
+	if (mkdir(c->o.store, 0700) < 0 && errno != EEXIST)
+		return err_set(e, errno, "store", "cannot make %s: %s", c->o.store,
+		               strerror(errno));
+	dir = open(c->o.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	r = dir < 0 ? -errno : snapshot_store_open(dir, &c->store);
+	if (r < 0)
+		return err_set(e, -r, "store", "cannot open the store %s: %s", c->o.store,
+		               strerror(-r));
+	c->store_open = true;
+	return 0;
+}
+
+static void ctx_close(struct ctx *c)
+{
+	if (c->store_open)
+		snapshot_store_close(&c->store);
+	if (c->ms.engine)
+		machines_close(&c->ms);
+	if (c->engine)
+		c->engine->free(c->engine);
+}
+
+/* A whole file as the only, read-only layer of a disk. */
+static int add_file_disk(struct engine_image *i, const char *path, bool read_only, struct err *e)
+{
+	AUTO(layer_unrefp) struct layer *l = NULL;
+	AUTO(map_fini) struct map map = {0};
+	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct engine_disk *d = &i->disks[i->ndisks];
+	struct stat st;
+	int r;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return err_set(e, errno, "image_missing", "cannot open the image %s: run 'make up'",
+		               path);
+	if (st.st_size == 0 || st.st_size % MAP_PAGE)
+		return err_set(e, EINVAL, "image_unusable",
+		               "the size of %s is not whole 4096-byte blocks", path);
+	*d = (struct engine_disk){.size = (uint64_t)st.st_size,
+	                          .read_only = read_only,
+	                          .layers = {.pages = (uint64_t)st.st_size / MAP_PAGE}};
+	i->ndisks++;
+	r = map_add(&map, 0, d->layers.pages);
+	if (r == 0)
+		r = layer_adopt(fd, d->layers.pages, &map, &l);
+	if (r == 0)
+		r = set_push(&d->layers, l);
+	if (r < 0)
+		return err_set(e, -r, "image_unusable", "cannot use %s: %s", path,
+		               r == -EBUSY ? "somebody has it open for writing" : strerror(-r));
+	return 0;
+}
+
+static int cold_image(const struct opts *o, struct engine_image *ret, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	int r;
+
+	i.memory_size = o->memory_mib << 20;
+	i.memory.pages = i.memory_size / MAP_PAGE;
+	r = add_file_disk(&i, o->image, true, e);
+	if (r == 0)
+		r = add_file_disk(&i, o->upper, false, e);
+	if (r < 0)
+		return r;
+	*ret = i;
+	i = (struct engine_image)ENGINE_IMAGE_EMPTY;
+	return 0;
+}
+
+static void timing(const struct opts *o, const char *what, uint64_t since_ns)
+{
+	if (o->timing)
+		fprintf(stderr, "%s %.2f ms\n", what, (double)(mono_ns() - since_ns) / 1e6);
+}
+
+/* Starts n machines from an image and prints their ids; what was started is ended on failure. */
+static int start_some(struct ctx *c, const struct engine_image *image, const char *parent,
+                      uint64_t generation, struct err *e)
+{
+	char ids[FORKS_MAX][ENGINE_ID_MAX + 1];
+	unsigned n;
+	int r = 0;
+
+	for (n = 0; r == 0 && n < c->o.count; n++) {
+		struct engine_start s = {.id = ids[n],
+		                         .image = image,
+		                         .cpu = c->o.cpu,
+		                         .cpu_max_percent = c->o.cpu_percent};
+		uint64_t t = mono_ns();
+
+		if (c->o.id && c->o.count == 1)
+			snprintf(ids[n], sizeof(ids[n]), "%s", c->o.id);
+		else
+			machine_new_id(ids[n]);
+		r = machine_start(&c->ms, &s, parent, generation, NULL, e);
+		timing(&c->o, "start", t);
+	}
+	if (r < 0) {
+		while (--n > 0)
+			machine_remove(&c->ms, ids[n - 1], NULL);
+		return r;
+	}
+	for (unsigned i = 0; i < n; i++)
+		printf("%s\n", ids[i]);
+	return 0;
+}
+
+/* --- exec ----------------------------------------------------------------------------------------
+ */
+
+struct screen {
+	struct termios saved;
+	bool raw;
+	int broken; /* errno of a write that failed */
+};
+
+static void on_output(void *arg, uint8_t chan, const void *p, size_t n)
+{
+	struct screen *s = arg;
+	int r = io_write_full(chan == WIRE_ERR ? 2 : 1, p, n);
+
+	if (r < 0)
+		s->broken = -r;
+}
+
+static void on_winch(void *arg, struct guest_call *c)
+{
+	struct winsize w;
+
+	if (ioctl(0, TIOCGWINSZ, &w) == 0)
+		guest_resize(c, w.ws_row, w.ws_col);
+}
+
+static void wake(void *arg, struct guest_call *c)
+{
+	struct signalfd_siginfo si;
+	struct guest_exec *x = arg;
+
+	if (read(x->wake_fd, &si, sizeof(si)) == sizeof(si))
+		on_winch(NULL, c);
+}
+
+static int exec_in(struct ctx *c, const char *id, struct err *e)
+{
+	struct guest *g = NULL;
+	struct screen screen = {0};
+	struct winsize w = {.ws_row = 24, .ws_col = 80};
+	autoclose int winch = -1;
+	struct guest_exit done;
+	struct guest_exec x = {.argv = c->o.rest,
+	                       .env = (char *const *)c->o.env,
+	                       .cwd = c->o.cwd,
+	                       .user = c->o.user,
+	                       .timeout_ms = c->o.timeout_ms,
+	                       .output = on_output,
+	                       .feed_stdin = c->o.stdin_on || c->o.tty,
+	                       .arg = &screen};
+	uint64_t t = mono_ns();
+	int r;
+
+	r = machine_guest(&c->ms, id, &g, e);
+	if (r < 0)
+		return r;
+	if (c->o.tty) {
+		sigset_t set;
+
+		ioctl(0, TIOCGWINSZ, &w);
+		x.pty = true;
+		x.rows = w.ws_row;
+		x.cols = w.ws_col;
+		if (tcgetattr(0, &screen.saved) == 0) {
+			struct termios raw = screen.saved;
+
+			cfmakeraw(&raw);
+			screen.raw = tcsetattr(0, TCSANOW, &raw) == 0;
+		}
+		sigemptyset(&set);
+		sigaddset(&set, SIGWINCH);
+		sigprocmask(SIG_BLOCK, &set, NULL);
+		winch = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+		x.wakeable = winch >= 0;
+		x.wake_fd = winch;
+		x.wake = wake;
+	}
+	r = guest_exec_wait(g, &x, &done, e);
+	guest_free(g);
+	if (screen.raw)
+		tcsetattr(0, TCSANOW, &screen.saved);
+	timing(&c->o, "exec", t);
+	if (r < 0)
+		return r;
+	if (screen.broken && screen.broken != EPIPE)
+		return err_set(e, screen.broken, "output", "cannot write the output: %s",
+		               strerror(screen.broken));
+	if (done.timed_out)
+		return CLI_TIMEOUT;
+	return done.signaled ? 128 + done.code : done.code;
+}
+
+/* --- verbs: each returns an exit code or, with *e set, a negative errno --------------------------
+ */
+
+static int verb_boot(struct ctx *c, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	int r = cold_image(&c->o, &i, e);
+
+	return r < 0 ? r : start_some(c, &i, NULL, 1, e);
+}
+
+static int verb_run(struct ctx *c, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	char id[ENGINE_ID_MAX + 1];
+	struct engine_start s = {
+	    .id = id, .image = &i, .cpu = c->o.cpu, .cpu_max_percent = c->o.cpu_percent};
+	int r, r2;
+
+	r = cold_image(&c->o, &i, e);
+	if (r < 0)
+		return r;
+	machine_new_id(id);
+	if (c->o.id)
+		snprintf(id, sizeof(id), "%s", c->o.id);
+	r = machine_start(&c->ms, &s, NULL, 1, NULL, e);
+	if (r < 0)
+		return r;
+	r = exec_in(c, id, e);
+	r2 = machine_remove(&c->ms, id, r < 0 ? NULL : e);
+	return r < 0 ? r : r2 < 0 ? r2 : r;
+}
+
+static int verb_exec(struct ctx *c, struct err *e)
+{
+	return exec_in(c, c->o.parent, e);
+}
+
+static int verb_fork(struct ctx *c, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	struct engine_snapshot_info info;
+	struct machine_info parent;
+	uint64_t t = mono_ns();
+	int r;
+
+	r = machine_look(&c->ms, c->o.parent, &parent, e);
+	if (r == 0)
+		r = machine_snapshot(&c->ms, c->o.parent, &i, &info, e);
+	if (r < 0)
+		return r;
+	timing(&c->o, "snapshot", t);
+	if (c->o.timing)
+		fprintf(stderr, "stop %.2f ms\n", (double)info.stop_ns / 1e6);
+	return start_some(c, &i, c->o.parent, parent.generation + 1, e);
+}
+
+static int verb_snapshot(struct ctx *c, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	uint64_t t = mono_ns();
+	int r;
+
+	r = machine_snapshot(&c->ms, c->o.parent, &i, NULL, e);
+	if (r == 0)
+		r = machine_save(&c->ms, &i, &c->store, c->o.rest[0], c->o.parent, e);
+	timing(&c->o, "snapshot", t);
+	return r;
+}
+
+static int verb_restore(struct ctx *c, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	int r = machine_load(&c->ms, &c->store, c->o.parent, c->o.verify, &i, e);
+
+	return r < 0 ? r : start_some(c, &i, NULL, 2, e);
+}
+
+static int verb_snapshots(struct ctx *c, struct err *e)
+{
+	autoclosedir DIR *d = NULL;
+	int fd = openat(c->store.snapshots, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct dirent *de;
+
+	d = fd < 0 ? NULL : fdopendir(fd);
+	if (!d)
+		return err_set(e, errno, "store", "cannot list snapshots: %s", strerror(errno));
+	while ((de = readdir(d)))
+		if (de->d_name[0] != '.')
+			printf("%s\n", de->d_name);
+	return 0;
+}
+
+static int verb_delete(struct ctx *c, struct err *e)
+{
+	return snapshot_delete(&c->store, c->o.parent, e);
+}
+
+static int verb_gc(struct ctx *c, struct err *e)
+{
+	unsigned dirs = 0, layers = 0;
+	int r = snapshot_gc(&c->store, &dirs, &layers);
+
+	printf("removed %u unfinished snapshots, %u unused layers\n", dirs, layers);
+	return r < 0 ? err_set(e, -r, "store", "could not clear all of the store: %s", strerror(-r))
+	             : 0;
+}
+
+static int with_machine(struct ctx *c, struct err *e,
+                        int (*fn)(struct ctx *c, struct engine_machine *m, struct err *e))
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	int r = machine_adopt(&c->ms, c->o.parent, &m, e);
+
+	return r < 0 ? r : fn(c, &m, e);
+}
+
+static int do_pause(struct ctx *c, struct engine_machine *m, struct err *e)
+{
+	return c->engine->pause(c->engine, m, e);
+}
+
+static int do_resume(struct ctx *c, struct engine_machine *m, struct err *e)
+{
+	return c->engine->resume(c->engine, m, e);
+}
+
+static int do_stats(struct ctx *c, struct engine_machine *m, struct err *e)
+{
+	struct engine_stats s;
+	int r = c->engine->stats(c->engine, m, &s, e);
+
+	if (r < 0)
+		return r;
+	printf("memory_bytes %" PRIu64 "\nmemory_free_bytes %" PRIu64 "\nuptime_ms %" PRIu64
+	       "\nlives %" PRIu64 "\nlayers %zu\n",
+	       s.memory_bytes, s.memory_free_bytes, s.uptime_ns / 1000000, s.lives,
+	       m->image.memory.n);
+	return 0;
+}
+
+static int verb_pause(struct ctx *c, struct err *e)
+{
+	return with_machine(c, e, do_pause);
+}
+
+static int verb_resume(struct ctx *c, struct err *e)
+{
+	return with_machine(c, e, do_resume);
+}
+
+static int verb_stats(struct ctx *c, struct err *e)
+{
+	return with_machine(c, e, do_stats);
+}
+
+static int verb_stop(struct ctx *c, struct err *e)
+{
+	int r = machine_remove(&c->ms, c->o.parent, e);
+
+	for (int i = 0; i < c->o.nrest; i++) {
+		int one = machine_remove(&c->ms, c->o.rest[i], r < 0 ? NULL : e);
+
+		r = r < 0 ? r : one;
+	}
+	return r;
+}
+
+static void print_machine(const struct machine_info *m, void *arg)
+{
+	printf("%-20s %-8s %6" PRIu64 " MiB  pid %-8d gen %-4" PRIu64 " %s%s\n", m->id,
+	       m->alive ? "running" : "ended", m->memory_size >> 20, (int)m->pid, m->generation,
+	       m->alive ? (m->parent[0] ? "from " : "") : m->end, m->alive ? m->parent : "");
+}
+
+static int verb_ls(struct ctx *c, struct err *e)
+{
+	return machine_each(&c->ms, print_machine, NULL, e);
+}
+
+static const struct verb {
+	const char *name;
+	int (*run)(struct ctx *c, struct err *e);
+	bool takes_id, takes_rest, store;
+	const char *rest; /* what must follow */
+} verbs[] = {
+    {"boot", verb_boot, false, false, false, NULL},
+    {"run", verb_run, false, true, false, "a command"},
+    {"exec", verb_exec, true, true, false, "a command"},
+    {"fork", verb_fork, true, false, false, NULL},
+    {"snapshot", verb_snapshot, true, true, true, "a name for the snapshot"},
+    {"restore", verb_restore, true, false, true, NULL},
+    {"snapshots", verb_snapshots, false, false, true, NULL},
+    {"delete", verb_delete, true, false, true, NULL},
+    {"gc", verb_gc, false, false, true, NULL},
+    {"pause", verb_pause, true, false, false, NULL},
+    {"resume", verb_resume, true, false, false, NULL},
+    {"stats", verb_stats, true, false, false, NULL},
+    {"stop", verb_stop, true, true, false, NULL},
+    {"ls", verb_ls, false, false, false, NULL},
+};
+
+/* --- options
+ * -------------------------------------------------------------------------------------- */
+
+static bool number(const char *text, uint64_t max, uint64_t *ret)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtoull(text, &end, 10);
+	return *text >= '0' && *text <= '9' && !*end && !errno && *ret <= max;
+}
+
+static int parse(int argc, char **argv, struct opts *o)
+{
+	enum {
+		O_ID = 256,
+		O_IMAGE,
+		O_KERNEL,
+		O_UPPER,
+		O_TIMEOUT,
+		O_CPU,
+		O_CPU_MAX,
+		O_VERIFY,
+		O_WEAK,
+		O_TIMING,
+	};
+	static const struct option longs[] = {{"help", 0, 0, 'h'},
+	                                      {"id", 1, 0, O_ID},
+	                                      {"memory", 1, 0, 'm'},
+	                                      {"count", 1, 0, 'n'},
+	                                      {"stdin", 0, 0, 'i'},
+	                                      {"tty", 0, 0, 't'},
+	                                      {"env", 1, 0, 'e'},
+	                                      {"cwd", 1, 0, 'C'},
+	                                      {"user", 1, 0, 'u'},
+	                                      {"timeout", 1, 0, O_TIMEOUT},
+	                                      {"image", 1, 0, O_IMAGE},
+	                                      {"kernel", 1, 0, O_KERNEL},
+	                                      {"upper", 1, 0, O_UPPER},
+	                                      {"cpu", 1, 0, O_CPU},
+	                                      {"cpu-max", 1, 0, O_CPU_MAX},
+	                                      {"verify", 0, 0, O_VERIFY},
+	                                      {"weak-jail", 0, 0, O_WEAK},
+	                                      {"timing", 0, 0, O_TIMING},
+	                                      {0}};
+	uint64_t v;
+	int opt;
+
+	/* Options end at the first word that is none: what follows an id or '--' is the guest's. */
+	while ((opt = getopt_long(argc, argv, "+hm:n:ite:C:u:", longs, NULL)) != -1) {
+		switch (opt) {
+		case 'h':
+			fputs(usage, stdout);
+			return -1;
+		case 'm':
+			if (!number(optarg, 1 << 20, &o->memory_mib) || o->memory_mib < 64)
+				return cli_usage(
+				    "machine", "--memory takes 64 MiB and more, not '%s'", optarg);
+			break;
+		case 'n':
+			if (!number(optarg, FORKS_MAX, &v) || v < 1)
+				return cli_usage("machine", "-n takes 1 to %d, not '%s'", FORKS_MAX,
+				                 optarg);
+			o->count = (unsigned)v;
+			break;
+		case 'i':
+			o->stdin_on = true;
+			break;
+		case 't':
+			o->tty = true;
+			break;
+		case 'e':
+			if (!strchr(optarg, '=') || o->nenv + 1 == ARRAY_LEN(o->env))
+				return cli_usage("machine",
+				                 "--env takes NAME=VALUE, at most %zu times",
+				                 ARRAY_LEN(o->env) - 1);
+			o->env[o->nenv++] = optarg;
+			break;
+		case 'C':
+			o->cwd = optarg;
+			break;
+		case 'u':
+			o->user = optarg;
+			break;
+		case O_TIMEOUT:
+			if (!number(optarg, 1 << 30, &v))
+				return cli_usage("machine", "--timeout takes seconds, not '%s'",
+				                 optarg);
+			o->timeout_ms = v * 1000;
+			break;
+		case O_ID:
+			o->id = optarg;
+			break;
+		case O_IMAGE:
+			o->image = optarg;
+			break;
+		case O_KERNEL:
+			o->kernel = optarg;
+			break;
+		case O_UPPER:
+			o->upper = optarg;
+			break;
+		case O_CPU:
+			if (!number(optarg, 4095, &v))
+				return cli_usage("machine", "--cpu takes a cpu number, not '%s'",
+				                 optarg);
+			o->cpu = (int)v;
+			break;
+		case O_CPU_MAX:
+			if (!number(optarg, 100, &v) || v < 1)
+				return cli_usage("machine", "--cpu-max takes 1 to 100, not '%s'",
+				                 optarg);
+			o->cpu_percent = (unsigned)v;
+			break;
+		case O_VERIFY:
+			o->verify = true;
+			break;
+		case O_WEAK:
+			o->keep_jail_optional = true;
+			break;
+		case O_TIMING:
+			o->timing = true;
+			break;
+		default:
+			fprintf(stderr, "Try 'panda machine --help'.\n");
+			return CLI_USAGE;
+		}
+	}
+	return 0;
+}
+
+int cmd_machine(int argc, char **argv)
+{
+	struct ctx c = {
+	    .o = {.memory_mib = MEMORY_DEFAULT_MIB,
+	          .count = 1,
+	          .cpu = -1,
+	          .kernel = beside("PANDA_KERNEL", "panda-um"),
+	          .image = beside("PANDA_IMAGE", "base.img"),
+	          .upper = beside("PANDA_UPPER", "upper.img"),
+	          .run_dir = getenv("PANDA_RUN") ? getenv("PANDA_RUN") : "/run/panda",
+	          .store = getenv("PANDA_STORE") ? getenv("PANDA_STORE") : "/var/lib/panda"}};
+	const struct verb *v = NULL;
+	struct err e = {0};
+	int r;
+
+	if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+		fputs(usage, argc < 2 ? stderr : stdout);
+		return argc < 2 ? CLI_USAGE : CLI_OK;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
+		if (!strcmp(argv[1], verbs[i].name))
+			v = &verbs[i];
+	if (!v)
+		return cli_usage("machine", "there is no verb '%.40s'", argv[1]);
+	/* Options may stand before and behind the id. */
+	for (int pass = 0; pass < 2; pass++) {
+		argc--;
+		argv++;
+		optind = 0;
+		r = parse(argc, argv, &c.o);
+		if (r)
+			return r < 0 ? CLI_OK : r;
+		argc -= optind - 1;
+		argv += optind - 1;
+		if (!v->takes_id || pass == 1)
+			break;
+		if (argc < 2 || !strcmp(argv[0], "--"))
+			return cli_usage("machine", "%s needs the name of a machine or snapshot",
+			                 v->name);
+		c.o.parent = argv[1];
+	}
+	c.o.rest = argv + 1;
+	c.o.nrest = argc - 1;
+	if (v->rest && c.o.nrest < 1)
+		return cli_usage("machine", "%s needs %s", v->name, v->rest);
+	if (!v->takes_rest && c.o.nrest > 0)
+		return cli_usage("machine", "%s: what is '%.40s'?", v->name, c.o.rest[0]);
+	signal(SIGPIPE, SIG_IGN);
+	r = ctx_open(&c, v->store, &e);
+	if (r == 0)
+		r = v->run(&c, &e);
+	ctx_close(&c);
+	return r < 0 ? cli_fail(&e) : r;
+}

@@ -1,0 +1,118 @@
+/*
+ * core/engine.h - the seam: what runs machines, whichever way it does
+ * A machine is made of a kernel process and layers. Every create, fork, wake and rewind is one
+ * operation: start from an image that has a state. Only an image without one is booted cold.
+ * core knows no engine by name; an engine includes this header and nothing else of core.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+#include "layers/set.h"
+
+enum {
+	ENGINE_LAYERS_MAX = 64, /* of one memory or disk; engines keep their chains below it */
+	ENGINE_DISKS_MAX = 4,
+	ENGINE_ID_MAX = 64,
+};
+
+struct engine_disk {
+	uint64_t size;
+	bool read_only;
+	struct set layers; /* sealed, oldest first; a read-only disk has one: its image */
+};
+
+/* A machine at rest: sealed, so any number of machines may start from it. Owns what it names. */
+struct engine_image {
+	uint64_t memory_size;
+	struct set memory;
+	struct engine_disk disks[ENGINE_DISKS_MAX];
+	size_t ndisks;
+	int state; /* the engine's own; -1: never ran */
+};
+
+#define ENGINE_IMAGE_EMPTY  \
+	{                   \
+		.state = -1 \
+	}
+
+void engine_image_fini(struct engine_image *i);
+int engine_image_copy(const struct engine_image *i, struct engine_image *ret);
+
+/* A running machine. Closing this does not stop it: it lives in its own process. */
+struct engine_machine {
+	char id[ENGINE_ID_MAX + 1];
+	int dirfd; /* its directory: control, agent (sockets), console.log, disk<d>-<layer> */
+	pid_t pid;
+	int pidfd;
+	struct engine_image image; /* what its newest layers stand on; image.state is -1 */
+	int top;                   /* writable fd of its newest memory layer */
+	int control;               /* connected */
+};
+
+#define ENGINE_MACHINE_EMPTY                                                                 \
+	{                                                                                    \
+		.dirfd = -1, .pid = -1, .pidfd = -1, .image = ENGINE_IMAGE_EMPTY, .top = -1, \
+		.control = -1                                                                \
+	}
+
+void engine_machine_fini(struct engine_machine *m);
+
+struct engine_start {
+	const char *id;
+	int dirfd; /* empty directory for it; borrowed */
+	const struct engine_image *image;
+	uint64_t memory_limit;    /* of the whole machine process; 0: its size and some room */
+	unsigned cpu_max_percent; /* 0: no limit */
+	unsigned pids_max;        /* 0: the engine's default */
+	int cpu;                  /* where it runs; -1: the least loaded one */
+	const char *cmdline;      /* cold boot only: added to the kernel's command line, or NULL */
+};
+
+struct engine_stats {
+	uint64_t memory_bytes;      /* what the guest was given */
+	uint64_t memory_free_bytes; /* what the guest says is free */
+	uint64_t uptime_ns;
+	uint64_t lives; /* how often it woke up in a new process */
+};
+
+struct engine_snapshot_info {
+	uint64_t stop_ns; /* how long the machine stood still */
+};
+
+struct engine {
+	const char *name;      /* "um", "kvm": in manifests */
+	const char *isolation; /* what the API calls this boundary */
+	/* Where a machine process holds its layers: fd numbers, for whoever takes it up again. */
+	unsigned memory_slot,
+	    disk_slot; /* disk d, layer i: disk_slot + d * ENGINE_LAYERS_MAX + i */
+
+	/* Boots or restores. Returns when the kernel runs; *ret is the caller's. */
+	int (*start)(struct engine *e, const struct engine_start *s, struct engine_machine *ret,
+	             struct err *err);
+
+	/* Takes up a machine that another process started. id and dirfd say which. */
+	int (*adopt)(struct engine *e, const char *id, int dirfd, pid_t pid,
+	             const struct engine_image *image, struct engine_machine *ret, struct err *err);
+
+	/*
+	 * Seals what the machine has written and lets it go on above. *ret can be started from,
+	 * any number of times, also when the machine is long gone.
+	 */
+	int (*snapshot)(struct engine *e, struct engine_machine *m, struct engine_image *ret,
+	                struct engine_snapshot_info *info, struct err *err);
+
+	int (*pause)(struct engine *e, struct engine_machine *m, struct err *err);
+	int (*resume)(struct engine *e, struct engine_machine *m, struct err *err);
+	int (*stats)(struct engine *e, struct engine_machine *m, struct engine_stats *ret,
+	             struct err *err);
+
+	/* Kills it and removes what the host kept for it, but for its directory. */
+	int (*stop)(struct engine *e, const char *id, pid_t pid, struct err *err);
+
+	/* Identity of the guest kernel, for manifests. */
+	const char *(*kernel)(struct engine *e);
+	void (*free)(struct engine *e);
+};

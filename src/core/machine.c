@@ -1,0 +1,631 @@
+#include "core/machine.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/io.h"
+
+enum {
+	GUEST_ANSWER_MS = 60000,
+	BOOK_BYTES_MAX = 1 << 20,
+};
+
+static bool id_valid(const char *id)
+{
+	size_t n = strlen(id);
+
+	return n > 0 && n <= ENGINE_ID_MAX && id[0] != '-' &&
+	       strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789_-") == n;
+}
+
+int machines_open(struct machines *ms, struct engine *engine, const char *run_dir, struct err *e)
+{
+	char path[PATH_MAX];
+
+	*ms = (struct machines){.engine = engine, .dir = -1};
+	snprintf(path, sizeof(path), "%s/machines", run_dir);
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
+		return err_set(e, errno, "run_dir", "cannot make %s: %s", path, strerror(errno));
+	ms->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (ms->dir < 0)
+		return err_set(e, errno, "run_dir", "cannot open %s: %s", path, strerror(errno));
+	return 0;
+}
+
+void machines_close(struct machines *ms)
+{
+	closep(&ms->dir);
+	ms->dir = -1;
+}
+
+void machine_new_id(char ret[ENGINE_ID_MAX + 1])
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
+	unsigned char r[10];
+
+	if (getrandom(r, sizeof(r), 0) != sizeof(r))
+		abort(); /* a kernel without random numbers runs no sandbox */
+	for (size_t i = 0; i < sizeof(r); i++)
+		ret[2 + i] = letters[r[i] % 32];
+	memcpy(ret, "m_", 2);
+	ret[2 + sizeof(r)] = 0;
+}
+
+/* --- the books: machine.json and one map file per sealed layer -------------------------------- */
+
+/* Clock ticks since boot: with the pid it names a process for ever. 0 when it is gone. */
+static uint64_t start_time(pid_t pid)
+{
+	autofree char *text = NULL;
+	unsigned long long t = 0;
+	char path[64], state = 0;
+	char *p;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	if (io_read_file(AT_FDCWD, path, 4096, &text, NULL) < 0 || !(p = strrchr(text, ')')))
+		return 0;
+	if (sscanf(
+		p + 1,
+		" %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+		&state, &t) != 2 ||
+	    state == 'Z' || state == 'X')
+		return 0;
+	return t;
+}
+
+static int map_file(char buf[64], int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	snprintf(buf, 64, "%llx-%llx.map", (unsigned long long)st.st_dev,
+	         (unsigned long long)st.st_ino);
+	return 0;
+}
+
+static int write_layers(int dirfd, const struct set *s, json_t **ret)
+{
+	AUTO(json_decrefp) json_t *list = json_array();
+	char name[64], digest[DIGEST_TEXT] = "";
+	int r;
+
+	for (size_t i = 0; i < s->n; i++) {
+		const struct layer *l = s->at[i];
+		autofree unsigned char *bytes = NULL;
+		size_t n;
+
+		r = map_file(name, l->fd);
+		if (r < 0)
+			return r;
+		if (faccessat(dirfd, name, F_OK, 0) < 0) {
+			autoclose int fd = -1;
+
+			r = map_encode(&l->map, s->pages, &bytes, &n);
+			if (r < 0)
+				return r;
+			fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+			r = fd < 0 ? -errno : io_write_full(fd, bytes, n);
+			if (r < 0)
+				return r;
+		}
+		if (l->has_digest)
+			digest_text(&l->digest, digest);
+		json_array_append_new(list, json_pack("{s:s, s:s}", "map", name, "digest",
+		                                      l->has_digest ? digest : ""));
+	}
+	*ret = take_ptr(list);
+	return 0;
+}
+
+static int write_book(int dirfd, const struct engine_machine *m, const struct machine_info *info)
+{
+	AUTO(json_decrefp) json_t *j = NULL;
+	AUTO(json_decrefp) json_t *disks = json_array();
+	json_t *layers = NULL;
+	autofree char *text = NULL;
+	int r;
+
+	r = write_layers(dirfd, &m->image.memory, &layers);
+	if (r < 0)
+		return r;
+	j = json_pack(
+	    "{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:o}", "id", info->id, "parent", info->parent,
+	    "pid", (int)m->pid, "start_time", (json_int_t)start_time(m->pid), "memory_size",
+	    (json_int_t)m->image.memory_size, "created_at_ms", (json_int_t)info->created_at_ms,
+	    "generation", (json_int_t)info->generation, "memory", layers);
+	for (size_t d = 0; d < m->image.ndisks; d++) {
+		const struct engine_disk *k = &m->image.disks[d];
+
+		r = write_layers(dirfd, &k->layers, &layers);
+		if (r < 0)
+			return r;
+		json_array_append_new(disks,
+		                      json_pack("{s:I, s:b, s:o}", "size", (json_int_t)k->size,
+		                                "read_only", k->read_only, "layers", layers));
+	}
+	if (!j || json_object_set(j, "disks", disks) < 0 || !(text = json_dumps(j, JSON_INDENT(1))))
+		return -ENOMEM;
+	/* The directory is on a tmpfs mostly: renaming is what matters, not the fsync. */
+	return io_replace_file(dirfd, "machine.json", text, strlen(text), 0600);
+}
+
+static int read_book(struct machines *ms, const char *id, int *ret_dir, json_t **ret, struct err *e)
+{
+	autoclose int dir = -1;
+	autofree char *text = NULL;
+	json_t *j;
+
+	if (!id_valid(id))
+		return err_set(
+		    e, EINVAL, "bad_id",
+		    "'%.40s' is no machine id: letters a-z, digits, '_' and '-' make one", id);
+	dir = openat(ms->dir, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (dir < 0)
+		return err_set(e, ENOENT, "machine_not_found",
+		               "there is no machine %s: 'panda machine ls' shows those there are",
+		               id);
+	*ret = NULL;
+	if (io_read_file(dir, "machine.json", BOOK_BYTES_MAX, &text, NULL) == 0) {
+		j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+		if (j && !json_is_object(j)) {
+			json_decref(j);
+			j = NULL;
+		}
+		*ret = j;
+	}
+	*ret_dir = take_fd(&dir);
+	return 0;
+}
+
+static uint64_t get_int(const json_t *j, const char *key)
+{
+	json_int_t v = json_integer_value(json_object_get(j, key));
+
+	return v < 0 ? 0 : (uint64_t)v;
+}
+
+static void get_text(const json_t *j, const char *key, char *buf, size_t n)
+{
+	const char *s = json_string_value(json_object_get(j, key));
+
+	snprintf(buf, n, "%s", s ? s : "");
+}
+
+/* Why did it end? The kernel's own words are the last in its log. */
+static void end_of(int dir, char *buf, size_t n)
+{
+	autofree char *text = NULL;
+	const char *p;
+	size_t len = 0;
+
+	snprintf(buf, n, "killed");
+	if (io_read_file(dir, "console.log", 8 << 20, &text, &len) < 0)
+		return;
+	if ((p = strstr(text, "Kernel panic")))
+		snprintf(buf, n, "crashed: %.*s", (int)MIN(strcspn(p, "\r\n"), (size_t)90), p);
+	else if (strstr(text, "reboot: Power down") || strstr(text, "reboot: System halted"))
+		snprintf(buf, n, "powered off");
+	else if (strstr(text, "reboot: Restarting system"))
+		snprintf(buf, n, "rebooted");
+	for (char *c = buf; *c; c++)
+		if ((unsigned char)*c < 32 || (unsigned char)*c > 126)
+			*c = '?';
+}
+
+static void fill_info(const char *id, int dir, const json_t *j, struct machine_info *ret)
+{
+	*ret = (struct machine_info){.generation = get_int(j, "generation"),
+	                             .memory_size = get_int(j, "memory_size"),
+	                             .created_at_ms = get_int(j, "created_at_ms"),
+	                             .pid = (pid_t)get_int(j, "pid")};
+	snprintf(ret->id, sizeof(ret->id), "%s", id);
+	get_text(j, "parent", ret->parent, sizeof(ret->parent));
+	ret->alive = ret->pid > 0 && start_time(ret->pid) == get_int(j, "start_time") &&
+	             get_int(j, "start_time") > 0;
+	if (!j)
+		snprintf(ret->end, sizeof(ret->end), "never started");
+	else if (!ret->alive)
+		end_of(dir, ret->end, sizeof(ret->end));
+}
+
+int machine_look(struct machines *ms, const char *id, struct machine_info *ret, struct err *e)
+{
+	AUTO(json_decrefp) json_t *j = NULL;
+	autoclose int dir = -1;
+	int r = read_book(ms, id, &dir, &j, e);
+
+	if (r == 0)
+		fill_info(id, dir, j, ret);
+	return r;
+}
+
+int machine_each(struct machines *ms, void (*fn)(const struct machine_info *m, void *arg),
+                 void *arg, struct err *e)
+{
+	autoclosedir DIR *d = NULL;
+	int fd = openat(ms->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct dirent *de;
+
+	d = fd < 0 ? NULL : fdopendir(fd);
+	if (!d)
+		return err_set(e, errno, "run_dir", "cannot list machines: %s", strerror(errno));
+	while ((de = readdir(d))) {
+		struct machine_info info;
+
+		if (id_valid(de->d_name) && machine_look(ms, de->d_name, &info, NULL) == 0)
+			fn(&info, arg);
+	}
+	return 0;
+}
+
+/* The layers of one memory or disk, from the fds the machine process holds. */
+static int read_layers(int dirfd, pid_t pid, unsigned slot, uint64_t pages, const json_t *list,
+                       struct set *ret)
+{
+	struct set s = {.pages = pages};
+	size_t i;
+	json_t *item;
+	int r = 0;
+
+	json_array_foreach(list, i, item)
+	{
+		AUTO(layer_unrefp) struct layer *l = NULL;
+		AUTO(map_fini) struct map map = {0};
+		autofree char *bytes = NULL;
+		autoclose int fd = -1;
+		char path[64], want[64], have[64], digest[DIGEST_TEXT + 1];
+		size_t n;
+
+		get_text(item, "map", want, sizeof(want));
+		get_text(item, "digest", digest, sizeof(digest));
+		snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)pid, slot + (unsigned)i);
+		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+		r = fd < 0 ? -errno : map_file(have, fd);
+		if (r == 0 && strcmp(want, have))
+			r = -EBADMSG; /* it holds another file than we gave it */
+		if (r == 0)
+			r = io_read_file(dirfd, want, MAP_BYTES_MAX, &bytes, &n);
+		if (r == 0)
+			r = map_parse(bytes, n, pages, &map);
+		if (r == 0)
+			r = layer_adopt(fd, pages, &map, &l);
+		if (r == 0 && digest[0])
+			l->has_digest = digest_parse(digest, &l->digest) == 0;
+		if (r == 0)
+			r = set_push(&s, l);
+		if (r < 0) {
+			set_fini(&s);
+			return r;
+		}
+	}
+	*ret = s;
+	return 0;
+}
+
+static int read_image(struct machines *ms, int dirfd, pid_t pid, const json_t *j,
+                      struct engine_image *ret)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	const json_t *disks = json_object_get(j, "disks");
+	int r;
+
+	i.memory_size = get_int(j, "memory_size");
+	r = read_layers(dirfd, pid, ms->engine->memory_slot, i.memory_size / MAP_PAGE,
+	                json_object_get(j, "memory"), &i.memory);
+	for (size_t d = 0; r == 0 && d < json_array_size(disks) && d < ENGINE_DISKS_MAX; d++) {
+		const json_t *k = json_array_get(disks, d);
+		struct engine_disk *disk = &i.disks[i.ndisks++];
+		unsigned slot = ms->engine->disk_slot + (unsigned)d * ENGINE_LAYERS_MAX;
+
+		*disk = (struct engine_disk){.size = get_int(k, "size"),
+		                             .read_only =
+		                                 json_is_true(json_object_get(k, "read_only"))};
+		r = read_layers(dirfd, pid, slot, disk->size / MAP_PAGE,
+		                json_object_get(k, "layers"), &disk->layers);
+	}
+	if (r < 0)
+		return r;
+	*ret = i;
+	i = (struct engine_image)ENGINE_IMAGE_EMPTY;
+	return 0;
+}
+
+static int adopt(struct machines *ms, const char *id, struct engine_machine *ret,
+                 struct machine_info *info, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
+	AUTO(json_decrefp) json_t *j = NULL;
+	autoclose int dir = -1;
+	int r;
+
+	r = read_book(ms, id, &dir, &j, e);
+	if (r < 0)
+		return r;
+	fill_info(id, dir, j, info);
+	if (!info->alive)
+		return err_set(e, ESRCH, "machine_gone", "machine %s has ended (%s)", id,
+		               info->end);
+	r = read_image(ms, dir, info->pid, j, &image);
+	if (r < 0)
+		return err_set(e, -r, "machine_gone",
+		               "the layers of machine %s are not as we left them: %s", id,
+		               strerror(-r));
+	return ms->engine->adopt(ms->engine, id, dir, info->pid, &image, ret, e);
+}
+
+int machine_adopt(struct machines *ms, const char *id, struct engine_machine *ret, struct err *e)
+{
+	struct machine_info info;
+
+	return adopt(ms, id, ret, &info, e);
+}
+
+/* --- the guest ----------------------------------------------------------------------------------
+ */
+
+static int connect_guest(int dir, const char *id, struct guest **ret, struct err *e)
+{
+	autoclose int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
+	int r;
+
+	snprintf(sa.sun_path, sizeof(sa.sun_path), "/proc/self/fd/%d/agent", dir);
+	r = fd < 0 || connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
+	if (r == 0)
+		r = guest_new(fd, ret);
+	if (r < 0)
+		return err_set(e, -r, "guest_silent", "the agent of machine %s does not answer: %s",
+		               id, strerror(-r));
+	take_fd(&fd);
+	return 0;
+}
+
+int machine_guest(struct machines *ms, const char *id, struct guest **ret, struct err *e)
+{
+	AUTO(json_decrefp) json_t *j = NULL;
+	autoclose int dir = -1;
+	struct machine_info info;
+	int r;
+
+	r = read_book(ms, id, &dir, &j, e);
+	if (r < 0)
+		return r;
+	fill_info(id, dir, j, &info);
+	if (!info.alive)
+		return err_set(e, ESRCH, "machine_gone", "machine %s has ended (%s)", id, info.end);
+	return connect_guest(dir, id, ret, e);
+}
+
+/* Tells a guest who it is from now on. Clock and entropy are the kernel's business. */
+static int introduce(int dir, const struct machine_info *info, struct err *e)
+{
+	struct guest *g = NULL;
+	unsigned char raw[16];
+	char machine_id[33], host[ENGINE_ID_MAX + 1];
+	struct wire_reborn m = {.generation = info->generation};
+	int r;
+
+	r = connect_guest(dir, info->id, &g, e);
+	if (r < 0)
+		return r;
+	if (getrandom(raw, sizeof(raw), 0) != sizeof(raw))
+		abort();
+	for (size_t i = 0; i < sizeof(raw); i++)
+		snprintf(machine_id + 2 * i, 3, "%02x", raw[i]);
+	snprintf(host, sizeof(host), "%s", info->id);
+	for (char *c = host; *c; c++)
+		if (*c == '_')
+			*c = '-'; /* as host names go */
+	m.hostname = (struct wire_str){.p = host, .len = strlen(host)};
+	m.machine_id = (struct wire_str){.p = machine_id, .len = strlen(machine_id)};
+	guest_set_deadline(g, GUEST_ANSWER_MS);
+	r = guest_reborn(g, &m, e);
+	guest_free(g);
+	return r;
+}
+
+/* --- life ----------------------------------------------------------------------------------------
+ */
+
+static int remove_dir(int parent, const char *name)
+{
+	autoclosedir DIR *d = NULL;
+	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	struct dirent *de;
+
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	d = fdopendir(fd);
+	if (!d) {
+		close(fd);
+		return -ENOMEM;
+	}
+	while ((de = readdir(d)))
+		if (strcmp(de->d_name, ".") && strcmp(de->d_name, "..") &&
+		    unlinkat(fd, de->d_name, 0) < 0)
+			return -errno;
+	return unlinkat(parent, name, AT_REMOVEDIR) < 0 ? -errno : 0;
+}
+
+int machine_start(struct machines *ms, struct engine_start *s, const char *parent,
+                  uint64_t generation, struct machine_info *info, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	struct machine_info mine = {.generation = generation,
+	                            .memory_size = s->image->memory_size,
+	                            .created_at_ms = clock_ns(CLOCK_REALTIME) / 1000000,
+	                            .alive = true};
+	autoclose int dir = -1;
+	int r;
+
+	if (!id_valid(s->id))
+		return err_set(
+		    e, EINVAL, "bad_id",
+		    "'%.40s' is no machine id: letters a-z, digits, '_' and '-' make one", s->id);
+	if (mkdirat(ms->dir, s->id, 0700) < 0)
+		return errno == EEXIST
+		           ? err_set(e, EEXIST, "machine_exists", "there is a machine %s already",
+		                     s->id)
+		           : err_set(e, errno, "machine_dir", "cannot make a directory for %s: %s",
+		                     s->id, strerror(errno));
+	dir = openat(ms->dir, s->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	snprintf(mine.id, sizeof(mine.id), "%s", s->id);
+	snprintf(mine.parent, sizeof(mine.parent), "%s", parent ? parent : "");
+	s->dirfd = dir;
+	r = dir < 0 ? err_set(e, errno, "machine_dir", "cannot open the directory of %s", s->id)
+	            : ms->engine->start(ms->engine, s, &m, e);
+	if (r < 0) {
+		remove_dir(ms->dir, s->id);
+		return r;
+	}
+	mine.pid = m.pid;
+	r = write_book(dir, &m, &mine);
+	if (r < 0)
+		err_set(e, -r, "machine_dir", "cannot write the books of %s: %s", s->id,
+		        strerror(-r));
+	else
+		r = introduce(dir, &mine, e);
+	if (r < 0) {
+		machine_look(ms, s->id, &mine, NULL);
+		if (mine.end[0])
+			err_prefix(e, "machine %s %s", s->id, mine.end);
+			return r;
+		machine_remove(ms, s->id, NULL);
+		return r;
+	}
+	if (info)
+		*info = mine;
+	return 0;
+}
+
+int machine_snapshot(struct machines *ms, const char *id, struct engine_image *ret,
+                     struct engine_snapshot_info *info, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
+	struct machine_info mi;
+	int r;
+
+	r = adopt(ms, id, &m, &mi, e);
+	if (r == 0)
+		r = ms->engine->snapshot(ms->engine, &m, &image, info, e);
+	if (r < 0)
+		return r;
+	r = write_book(m.dirfd, &m, &mi);
+	if (r < 0)
+		return err_set(e, -r, "machine_dir", "cannot write the books of %s: %s", id,
+		               strerror(-r));
+	*ret = image;
+	image = (struct engine_image)ENGINE_IMAGE_EMPTY;
+	return 0;
+}
+
+int machine_remove(struct machines *ms, const char *id, struct err *e)
+{
+	struct machine_info info;
+	int r;
+
+	r = machine_look(ms, id, &info, e);
+	if (r < 0)
+		return r;
+	r = ms->engine->stop(ms->engine, id, info.alive ? info.pid : -1, e);
+	if (r < 0)
+		return r;
+	r = remove_dir(ms->dir, id);
+	if (r < 0)
+		return err_set(e, -r, "machine_dir", "cannot remove the directory of %s: %s", id,
+		               strerror(-r));
+	return 0;
+}
+
+/* --- disk
+ * ----------------------------------------------------------------------------------------- */
+
+static int host_flags(struct manifest_flags *ret)
+{
+	autofree char *text = NULL;
+	char *line, *end;
+
+	if (io_read_file(AT_FDCWD, "/proc/cpuinfo", 16 << 20, &text, NULL) < 0 ||
+	    !(line = strstr(text, "\nflags")) || !(line = strchr(line, ':')))
+		return manifest_flags_parse("", ret);
+	end = strchr(line, '\n');
+	if (end)
+		*end = 0;
+	return manifest_flags_parse(line + 1, ret);
+}
+
+int machine_save(struct machines *ms, const struct engine_image *i, const struct snapshot_store *st,
+                 const char *snapshot_id, const char *parent, struct err *e)
+{
+	AUTO(manifest_fini)
+	struct manifest m = {.memory_size = i->memory_size, .ndisks = i->ndisks};
+	struct set disks[ENGINE_DISKS_MAX] = {0};
+	int r;
+
+	snprintf(m.engine, sizeof(m.engine), "%s", ms->engine->name);
+	snprintf(m.kernel, sizeof(m.kernel), "%s", ms->engine->kernel(ms->engine));
+	snprintf(m.parent, sizeof(m.parent), "%s", parent ? parent : "");
+	m.created_at_ms = clock_ns(CLOCK_REALTIME) / 1000000;
+	r = host_flags(&m.cpu_flags);
+	if (r < 0)
+		return err_set(e, -r, "no_memory", "no memory");
+	for (size_t d = 0; d < i->ndisks; d++) {
+		snprintf(m.disks[d].name, sizeof(m.disks[d].name), "disk%zu", d);
+		m.disks[d].size = i->disks[d].size;
+		m.disks[d].read_only = i->disks[d].read_only;
+		disks[d] = i->disks[d].layers; /* borrowed */
+	}
+	return snapshot_write(st, snapshot_id, &m, &i->memory, disks, i->state, e);
+}
+
+int machine_load(struct machines *ms, const struct snapshot_store *st, const char *snapshot_id,
+                 bool verify, struct engine_image *ret, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	AUTO(snapshot_freep) struct snapshot *s = NULL;
+	struct manifest_host host = {.engine = ms->engine->name,
+	                             .kernel = ms->engine->kernel(ms->engine)};
+	int r;
+
+	r = host_flags(&host.cpu_flags);
+	if (r < 0)
+		return err_set(e, -r, "no_memory", "no memory");
+	r = snapshot_load(st, snapshot_id, &host, verify ? SNAPSHOT_FULL : SNAPSHOT_SIZES, &s, e);
+	manifest_flags_fini(&host.cpu_flags);
+	if (r < 0)
+		return r;
+	if (s->manifest.ndisks > ENGINE_DISKS_MAX)
+		return err_set(e, E2BIG, "snapshot_foreign", "snapshot %s has more than %d disks",
+		               snapshot_id, ENGINE_DISKS_MAX);
+	i.memory_size = s->manifest.memory_size;
+	r = set_copy(&s->memory, &i.memory);
+	for (size_t d = 0; r == 0 && d < s->manifest.ndisks; d++) {
+		i.disks[d] = (struct engine_disk){.size = s->manifest.disks[d].size,
+		                                  .read_only = s->manifest.disks[d].read_only};
+		i.ndisks = d + 1;
+		r = set_copy(&s->disks[d], &i.disks[d].layers);
+	}
+	if (r < 0)
+		return err_set(e, -r, "no_memory", "no memory to load snapshot %s", snapshot_id);
+	i.state = take_fd(&s->state);
+	*ret = i;
+	i = (struct engine_image)ENGINE_IMAGE_EMPTY;
+	return 0;
+}

@@ -1,0 +1,70 @@
+/*
+ * core/machine.h - machines by name, without a daemon
+ * Each running machine has a directory <run>/machines/<id>. Its sealed layers are held by the
+ * machine process itself; machine.json and the map files beside it say what they are, so any
+ * process may take the machine up again. Nothing is left when a machine is removed.
+ *
+ * Kinds of errors beside those of engines: bad_id, machine_exists, machine_not_found,
+ * machine_gone, guest_silent.
+ */
+#pragma once
+#include <stdbool.h>
+
+#include "core/engine.h"
+#include "core/guest.h"
+#include "layers/snapshot.h"
+
+struct machines {
+	struct engine *engine; /* borrowed */
+	int dir;               /* <run>/machines */
+};
+
+/* Makes the directory when it is missing. */
+int machines_open(struct machines *ms, struct engine *engine, const char *run_dir, struct err *e);
+void machines_close(struct machines *ms);
+
+/* "m_" and ten letters that nobody else has. */
+void machine_new_id(char ret[ENGINE_ID_MAX + 1]);
+
+struct machine_info {
+	char id[ENGINE_ID_MAX + 1];
+	char parent[ENGINE_ID_MAX + 1]; /* "" when booted */
+	pid_t pid;
+	uint64_t memory_size;
+	uint64_t created_at_ms;
+	uint64_t generation; /* 1 for a booted machine; one more than its parent's when restored */
+	bool alive;
+	char end[120]; /* why it is not alive */
+};
+
+/*
+ * Starts a machine from an image and, when it is a restored one, tells its guest who it is now.
+ * s->dirfd is not used. Returns once the agent has answered. info (may be NULL) is filled in.
+ */
+int machine_start(struct machines *ms, struct engine_start *s, const char *parent,
+                  uint64_t generation, struct machine_info *info, struct err *e);
+
+/* Looks without touching. */
+int machine_look(struct machines *ms, const char *id, struct machine_info *ret, struct err *e);
+/* Calls fn for each machine, dead ones too. */
+int machine_each(struct machines *ms, void (*fn)(const struct machine_info *m, void *arg),
+                 void *arg, struct err *e);
+
+/* Connects to the guest's agent. Caller frees *ret. */
+int machine_guest(struct machines *ms, const char *id, struct guest **ret, struct err *e);
+
+/* Takes up the machine to control it. Release with engine_machine_fini(). */
+int machine_adopt(struct machines *ms, const char *id, struct engine_machine *ret, struct err *e);
+
+/* Seals and goes on, and keeps the books; *ret is the caller's. */
+int machine_snapshot(struct machines *ms, const char *id, struct engine_image *ret,
+                     struct engine_snapshot_info *info, struct err *e);
+
+/* Ends it, if it is alive, and removes its directory. */
+int machine_remove(struct machines *ms, const char *id, struct err *e);
+
+/* The image as a snapshot on disk, and back. */
+int machine_save(struct machines *ms, const struct engine_image *i, const struct snapshot_store *st,
+                 const char *snapshot_id, const char *parent, struct err *e);
+int machine_load(struct machines *ms, const struct snapshot_store *st, const char *snapshot_id,
+                 bool verify, struct engine_image *ret, struct err *e);

@@ -1,0 +1,106 @@
+#include "um/um_internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/io.h"
+
+int um_packet_add(struct um_packet *p, int fd, unsigned slot)
+{
+	uint32_t n = p->msg.nr_fds;
+
+	if (n == UM_FDS_MAX)
+		return -E2BIG;
+	p->fds[n] = fd;
+	p->msg.slot[n] = (uint16_t)slot;
+	p->msg.nr_fds = n + 1;
+	return 0;
+}
+
+int um_call(int control, int alive, const struct um_packet *p, unsigned timeout_ms,
+            struct um_msg *ret)
+{
+	uint64_t deadline = mono_ms() + timeout_ms;
+	struct um_msg answer;
+	ssize_t n;
+	int r;
+
+	r = io_send_fds(control, &p->msg, sizeof(p->msg), p->fds, p->msg.nr_fds);
+	if (r < 0)
+		return r == -EPIPE || r == -ECONNRESET ? -ESRCH : r;
+	for (;;) {
+		struct pollfd pfd[2] = {{.fd = control, .events = POLLIN},
+		                        {.fd = alive, .events = POLLIN}};
+		uint64_t now = mono_ms();
+
+		if (now >= deadline)
+			return -ETIMEDOUT;
+		r = poll(pfd, alive < 0 ? 1 : 2, (int)(deadline - now));
+		if (r < 0 && errno != EINTR)
+			return -errno;
+		if (r > 0 && pfd[0].revents)
+			break;
+		if (r > 0)
+			return -ESRCH;
+	}
+	n = io_recv_fds(control, &answer, sizeof(answer), NULL, NULL);
+	if (n == 0)
+		return -ESRCH;
+	if (n < 0)
+		return n == -ECONNRESET ? -ESRCH : (int)n;
+	if ((size_t)n != sizeof(answer) || answer.magic != UM_MAGIC)
+		return -EPROTO;
+	*ret = answer;
+	return 0;
+}
+
+/* Long directories do not fit into sun_path; the fd's own name always does. */
+static int address(int dirfd, const char *name, struct sockaddr_un *ret)
+{
+	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+	if ((size_t)snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/%s", dirfd,
+	                     name) >= sizeof(ret->sun_path))
+		return -ENAMETOOLONG;
+	return 0;
+}
+
+int um_listen(int dirfd, const char *name, int type, int *ret)
+{
+	autoclose int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+	struct sockaddr_un sa;
+	int r;
+
+	if (fd < 0)
+		return -errno;
+	r = address(dirfd, name, &sa);
+	if (r < 0)
+		return r;
+	if (bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 || listen(fd, 64) < 0)
+		return -errno;
+	*ret = take_fd(&fd);
+	return 0;
+}
+
+int um_connect(int dirfd, const char *name, int type, int *ret)
+{
+	autoclose int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+	struct sockaddr_un sa;
+	int r;
+
+	if (fd < 0)
+		return -errno;
+	r = address(dirfd, name, &sa);
+	if (r < 0)
+		return r;
+	if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0)
+		return -errno;
+	*ret = take_fd(&fd);
+	return 0;
+}

@@ -1,0 +1,659 @@
+#include "um/um.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "um/cpu.h"
+#include "um/um_internal.h"
+
+enum {
+	START_TIMEOUT_MS = 30000, /* a cold boot on a busy host; a restore takes milliseconds */
+	CALL_TIMEOUT_MS = 30000,
+	STOP_TIMEOUT_MS = 10000,
+	PIDS_DEFAULT = 2048,
+	/* fds: fixed slots end at 336; each guest process has one, and so has each agent stream */
+	NOFILE = 336 + PIDS_DEFAULT + 256,
+};
+
+/* Host memory a machine needs beside the guest's: page tables, stubs, the kernel's own image. */
+#define MEMORY_ROOM ((uint64_t)64 << 20)
+
+struct um {
+	struct engine engine;
+	struct jail *jail;
+	struct jail_filter filter;
+	int kernel_fd, run_dirfd;
+	unsigned want;
+	char build[65]; /* hex digest of panda-um */
+};
+
+/* Files that say what a machine has besides its fds: names within its directory. */
+static void disk_name(char buf[32], size_t disk, size_t layer)
+{
+	snprintf(buf, 32, "disk%zu-%zu", disk, layer);
+}
+
+static uint64_t pages_of(uint64_t bytes)
+{
+	return bytes / MAP_PAGE;
+}
+
+/*
+ * Opened with CAP_SYS_ADMIN, a pagemap would tell the guest's kernel physical addresses of the
+ * host; it needs no more than which pages were copied.
+ */
+static int open_pagemap(pid_t pid)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct had[2], less[2];
+	char path[64];
+	bool have;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/pagemap", (int)pid);
+	have = syscall(SYS_capget, &head, had) == 0;
+	if (have) {
+		memcpy(less, had, sizeof(less));
+		less[CAP_TO_INDEX(CAP_SYS_ADMIN)].effective &= ~CAP_TO_MASK(CAP_SYS_ADMIN);
+		syscall(SYS_capset, &head, less);
+	}
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (have)
+		syscall(SYS_capset, &head, had);
+	return fd < 0 ? -errno : fd;
+}
+
+static int reopen(int fd, int flags)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	fd = open(path, flags | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+static int spawn(struct um *um, const struct engine_start *s, int control, struct engine_machine *m,
+                 struct err *e)
+{
+	char mem[48], extra[512];
+	char *boot_argv[] = {"panda-um",
+	                     mem,
+	                     "root=/dev/pblk0",
+	                     "ro",
+	                     "init=/sbin/panda-init",
+	                     "seccomp=on",
+	                     "loglevel=7",
+	                     extra,
+	                     NULL};
+	char *wake_argv[] = {"panda-um", NULL};
+	char *envp[] = {"PANDA=1", NULL};
+	autoclose int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	autoclose int log =
+	    openat(s->dirfd, "console.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	struct jail_fd fds[] = {{null, 0}, {log, 1}, {log, 2}, {control, UM_FD_CTL}};
+	struct jail_uid uid;
+	struct jail_spec spec = {
+	    .id = s->id,
+	    .exe_fd = um->kernel_fd,
+	    .argv = s->image->state < 0 ? boot_argv : wake_argv,
+	    .envp = envp,
+	    .fds = fds,
+	    .nfds = ARRAY_LEN(fds),
+	    .limits = {.memory_max =
+	                   s->memory_limit ? s->memory_limit : s->image->memory_size + MEMORY_ROOM,
+	               .cpu_max_percent = s->cpu_max_percent,
+	               .pids_max = s->pids_max ? s->pids_max : PIDS_DEFAULT},
+	    .nofile_max = NOFILE,
+	    .pin = true,
+	    .no_aslr = true,
+	    .filter = &um->filter,
+	    .want = um->want,
+	};
+	int cpu = s->cpu >= 0 ? s->cpu : cpu_choose(um->run_dirfd), r;
+
+	if (null < 0 || log < 0)
+		return err_set(e, errno, "machine_dir", "cannot write in the directory of %s",
+		               s->id);
+	snprintf(mem, sizeof(mem), "mem=%lluK", (unsigned long long)(s->image->memory_size >> 10));
+	snprintf(extra, sizeof(extra), "%s", s->cmdline ? s->cmdline : "panda=1");
+	if (cpu < 0)
+		spec.pin = false;
+	else
+		spec.cpu = (unsigned)cpu;
+	r = jail_uid_take(um->jail, &uid, e);
+	if (r < 0)
+		return r;
+	spec.uid = uid.uid;
+	spec.gid = uid.uid;
+	r = jail_spawn(um->jail, &spec, &m->pidfd, &m->pid, e);
+	jail_uid_drop(&uid);
+	return r;
+}
+
+/* All that the machine may use, each fd with its place. */
+static int hello(struct um_packet *p, const struct engine_image *image, struct engine_machine *m,
+                 int agent, int pagemap, const int *tops)
+{
+	int r = 0;
+
+	p->msg = (struct um_msg){.magic = UM_MAGIC, .type = UM_HELLO};
+	um_packet_add(p, agent, UM_FD_AGENT);
+	um_packet_add(p, pagemap, UM_FD_PAGEMAP);
+	um_packet_add(p, m->top, UM_FD_TOP);
+	if (image->state >= 0)
+		um_packet_add(p, image->state, UM_FD_STATE);
+	for (size_t i = 0; r == 0 && i < image->memory.n; i++)
+		r = um_packet_add(p, image->memory.at[i]->fd, UM_FD_LAYER + (unsigned)i);
+	p->msg.nr_disks = (uint32_t)image->ndisks;
+	for (size_t d = 0; r == 0 && d < image->ndisks; d++) {
+		const struct engine_disk *k = &image->disks[d];
+		unsigned slot = UM_FD_DISK + (unsigned)d * UM_LAYERS_MAX;
+
+		p->msg.disk[d] = (struct um_disk){.size = k->size, .read_only = k->read_only};
+		for (size_t i = 0; r == 0 && i < k->layers.n; i++)
+			r = um_packet_add(p, k->layers.at[i]->fd, slot + p->msg.disk[d].layers++);
+		if (r == 0 && tops[d] >= 0)
+			r = um_packet_add(p, tops[d], slot + p->msg.disk[d].layers++);
+	}
+	return r;
+}
+
+static int check_image(const struct engine_image *i, struct err *e)
+{
+	bool ok = i->memory_size >= (64u << 20) && i->memory_size % MAP_PAGE == 0 &&
+	          i->ndisks >= 1 && i->ndisks <= UM_DISKS_MAX && i->memory.n < UM_LAYERS_MAX;
+
+	for (size_t d = 0; ok && d < i->ndisks; d++)
+		ok = i->disks[d].size % MAP_PAGE == 0 && i->disks[d].layers.n < UM_LAYERS_MAX;
+	if (!ok)
+		return err_set(
+		    e, EINVAL, "image_unusable",
+		    "a machine needs at least 64 MiB of memory, 1 to %d disks, whole pages and "
+		    "fewer than %d layers",
+		    UM_DISKS_MAX, UM_LAYERS_MAX);
+	return 0;
+}
+
+/* The last lines of the log say why a kernel died; the caller shows one of them. */
+static void last_words(int dirfd, char *buf, size_t len)
+{
+	autofree char *text = NULL;
+	size_t n = 0;
+	char *line;
+
+	snprintf(buf, len, "see console.log");
+	if (io_read_file(dirfd, "console.log", 1 << 20, &text, &n) < 0)
+		return;
+	while (n && (text[n - 1] == '\n' || text[n - 1] == '\r'))
+		text[--n] = 0;
+	line = strrchr(text, '\n');
+	line = line ? line + 1 : text;
+	for (char *c = line; *c; c++)
+		if ((unsigned char)*c < 32 || (unsigned char)*c > 126)
+			*c = '?';
+	if (*line)
+		snprintf(buf, len, "%s", line);
+}
+
+static int um_stop(struct engine *engine, const char *id, pid_t pid, struct err *e)
+{
+	struct um *um = (struct um *)engine;
+	const struct cg_host *cg = jail_cgroups(um->jail);
+	int r;
+
+	if (pid > 0)
+		kill(pid, SIGKILL);
+	r = cg_kill(cg, id, STOP_TIMEOUT_MS);
+	if (r == 0)
+		r = cg_remove(cg, id, STOP_TIMEOUT_MS);
+	if (r < 0)
+		return err_set(e, -r, "stop_failed", "machine %s does not end (%s)", id,
+		               strerror(-r));
+	return 0;
+}
+
+static int um_start(struct engine *engine, const struct engine_start *s, struct engine_machine *ret,
+                    struct err *e)
+{
+	struct um *um = (struct um *)engine;
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	int tops[ENGINE_DISKS_MAX] = {-1, -1, -1, -1};
+	autoclose int control = -1, agent = -1, pagemap = -1;
+	struct um_packet p;
+	struct um_msg answer;
+	char name[32], why[160];
+	int r;
+
+	r = check_image(s->image, e);
+	if (r < 0)
+		return r;
+	if (strlen(s->id) > ENGINE_ID_MAX)
+		return err_set(e, EINVAL, "bad_id", "machine ids have at most %d letters",
+		               ENGINE_ID_MAX);
+	snprintf(m.id, sizeof(m.id), "%s", s->id);
+	m.dirfd = fcntl(s->dirfd, F_DUPFD_CLOEXEC, 3);
+	r = m.dirfd < 0 ? -errno : engine_image_copy(s->image, &m.image);
+	if (r == 0)
+		r = um_listen(s->dirfd, "control", SOCK_SEQPACKET, &control);
+	if (r == 0)
+		r = um_listen(s->dirfd, "agent", SOCK_STREAM, &agent);
+	if (r == 0)
+		r = layer_create_memfd("panda-memory", pages_of(s->image->memory_size), &m.top);
+	for (size_t d = 0; r == 0 && d < s->image->ndisks; d++) {
+		if (s->image->disks[d].read_only)
+			continue;
+		disk_name(name, d, s->image->disks[d].layers.n);
+		r = layer_create_file(s->dirfd, name, pages_of(s->image->disks[d].size), &tops[d]);
+	}
+	if (r < 0) {
+		err_set(e, -r, "machine_dir", "cannot prepare machine %s: %s", s->id, strerror(-r));
+		goto out;
+	}
+	closep(&m.image.state);
+	m.image.state = -1;
+
+	r = spawn(um, s, control, &m, e);
+	if (r < 0)
+		goto out;
+	pagemap = open_pagemap(m.pid);
+	r = pagemap < 0 ? pagemap : um_connect(s->dirfd, "control", SOCK_SEQPACKET, &m.control);
+	if (r == 0)
+		r = hello(&p, s->image, &m, agent, pagemap, tops);
+	if (r == 0)
+		r = um_call(m.control, m.pidfd, &p, START_TIMEOUT_MS, &answer);
+	if (r == 0 && answer.type != UM_READY)
+		r = -EPROTO;
+	if (r < 0) {
+		um_stop(engine, s->id, m.pid, NULL);
+		last_words(s->dirfd, why, sizeof(why));
+		err_set(e, -r, s->image->state < 0 ? "boot_failed" : "restore_failed",
+		        "machine %s did not start (%s): %s", s->id,
+		        r == -ESRCH ? "its kernel ended" : strerror(-r), why);
+		goto out;
+	}
+	*ret = m;
+	m = (struct engine_machine)ENGINE_MACHINE_EMPTY;
+out:
+	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++)
+		closep(&tops[d]);
+	return r;
+}
+
+static int um_adopt(struct engine *engine, const char *id, int dirfd, pid_t pid,
+                    const struct engine_image *image, struct engine_machine *ret, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	char path[64];
+	int r;
+
+	snprintf(m.id, sizeof(m.id), "%s", id);
+	m.pid = pid;
+	m.pidfd = pidfd_open(pid, 0);
+	m.dirfd = fcntl(dirfd, F_DUPFD_CLOEXEC, 3);
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, UM_FD_TOP);
+	m.top = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (m.pidfd < 0 || m.dirfd < 0 || m.top < 0)
+		return err_set(e, errno, "machine_gone", "machine %s has ended", id);
+	r = engine_image_copy(image, &m.image);
+	if (r == 0)
+		r = um_connect(dirfd, "control", SOCK_SEQPACKET, &m.control);
+	if (r < 0)
+		return err_set(e, -r, "machine_gone", "machine %s does not answer: %s", id,
+		               strerror(-r));
+	*ret = m;
+	m = (struct engine_machine)ENGINE_MACHINE_EMPTY;
+	return 0;
+}
+
+/* Reads nr runs from the machine's map file; they are a stranger's. */
+static int read_runs(int fd, off_t *pos, uint64_t nr, uint64_t pages, struct map *ret)
+{
+	AUTO(map_fini) struct map m = {0};
+	struct map_run run[256];
+	uint64_t end = 0;
+
+	if (nr > MAP_RUNS_MAX)
+		return -EFBIG;
+	while (nr) {
+		size_t n = (size_t)MIN(nr, (uint64_t)ARRAY_LEN(run));
+		int r = io_pread_full(fd, run, n * sizeof(run[0]), *pos);
+
+		if (r < 0)
+			return r == -ENODATA ? -EBADMSG : r;
+		for (size_t i = 0; i < n; i++) {
+			if (run[i].n == 0 || run[i].n > pages || run[i].start > pages - run[i].n ||
+			    run[i].start < end)
+				return -EBADMSG;
+			end = run[i].start + run[i].n;
+			r = map_add(&m, run[i].start, run[i].n);
+			if (r < 0)
+				return r;
+		}
+		*pos += (off_t)(n * sizeof(run[0]));
+		nr -= n;
+	}
+	*ret = m;
+	m = (struct map){0};
+	return 0;
+}
+
+/* Drops the layers that the machine does not need any more; the others keep their order. */
+static int keep_live(struct set *s, uint64_t live)
+{
+	struct set kept = {.pages = s->pages};
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < s->n; i++)
+		if (live >> i & 1)
+			r = set_push(&kept, s->at[i]);
+	if (r < 0) {
+		set_fini(&kept);
+		return r;
+	}
+	set_fini(s);
+	*s = kept;
+	return 0;
+}
+
+struct snapshot_work {
+	struct um_packet p;
+	int map, state, next, top_ro;
+	int disk_ro[ENGINE_DISKS_MAX], disk_next[ENGINE_DISKS_MAX];
+	char disk_name[ENGINE_DISKS_MAX][32];
+};
+
+static void work_fini(struct snapshot_work *w)
+{
+	closep(&w->map);
+	closep(&w->state);
+	closep(&w->next);
+	closep(&w->top_ro);
+	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++) {
+		closep(&w->disk_ro[d]);
+		closep(&w->disk_next[d]);
+	}
+}
+
+/* Finds the number of a disk's top file: names only grow, also when layers were dropped. */
+static int disk_top(int dirfd, size_t disk, size_t from, char name[32], char next[32])
+{
+	struct stat st;
+	size_t n = from;
+
+	for (;; n++) {
+		disk_name(next, disk, n + 1);
+		if (fstatat(dirfd, next, &st, 0) < 0)
+			break;
+	}
+	disk_name(name, disk, n);
+	return 0;
+}
+
+static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
+{
+	struct um_packet *p = &w->p;
+	int r;
+
+	p->msg = (struct um_msg){.magic = UM_MAGIC, .type = UM_SNAPSHOT};
+	w->map = memfd_create("panda-map", MFD_CLOEXEC);
+	w->state = memfd_create("panda-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	w->top_ro = reopen(m->top, O_RDONLY);
+	r = layer_create_memfd("panda-memory", pages_of(m->image.memory_size), &w->next);
+	if (r < 0 || w->map < 0 || w->state < 0 || w->top_ro < 0)
+		return r < 0 ? r : -ENOMEM;
+	um_packet_add(p, w->state, UM_TO_STATE);
+	um_packet_add(p, w->map, UM_TO_MAP);
+	um_packet_add(p, w->top_ro, UM_TOP_RO);
+	um_packet_add(p, w->next, UM_FD_TOP);
+	for (size_t d = 0; d < m->image.ndisks; d++) {
+		char next[32];
+
+		if (m->image.disks[d].read_only)
+			continue;
+		disk_top(m->dirfd, d, 0, w->disk_name[d], next);
+		w->disk_ro[d] =
+		    openat(m->dirfd, w->disk_name[d], O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+		if (w->disk_ro[d] < 0)
+			return -errno;
+		r = layer_create_file(m->dirfd, next, pages_of(m->image.disks[d].size),
+		                      &w->disk_next[d]);
+		if (r < 0)
+			return r;
+		um_packet_add(p, w->disk_ro[d], UM_DISK_RO + (unsigned)d);
+		um_packet_add(p, w->disk_next[d], UM_DISK_TOP + (unsigned)d);
+	}
+	return 0;
+}
+
+/* Turns what was the top into a layer of the set. */
+static int push_memory(struct engine_machine *m, struct snapshot_work *w, const struct um_msg *a,
+                       off_t *pos)
+{
+	AUTO(layer_unrefp) struct layer *l = NULL;
+	AUTO(map_fini) struct map map = {0};
+	int r;
+
+	r = keep_live(&m->image.memory, a->arg[UM_DONE_LIVE]);
+	if (r == 0)
+		r = read_runs(w->map, pos, a->arg[UM_DONE_RUNS], m->image.memory.pages, &map);
+	if (r == 0)
+		r = layer_seal_memfd(m->top, m->image.memory.pages, &map, &l);
+	if (r == 0)
+		r = set_push(&m->image.memory, l);
+	return r;
+}
+
+static int push_disk(struct engine_machine *m, size_t d, struct snapshot_work *w,
+                     const struct um_msg *a, off_t *pos)
+{
+	struct engine_disk *k = &m->image.disks[d];
+	AUTO(layer_unrefp) struct layer *l = NULL;
+	AUTO(map_fini) struct map map = {0};
+	int r;
+
+	r = keep_live(&k->layers, a->disk[d].size);
+	if (r == 0)
+		r = read_runs(w->map, pos, a->disk[d].layers, k->layers.pages, &map);
+	if (r == 0)
+		r = layer_seal_file(m->dirfd, w->disk_name[d], k->layers.pages, &map, &l);
+	if (r == 0)
+		r = set_push(&k->layers, l);
+	return r;
+}
+
+static int um_snapshot(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
+                       struct engine_snapshot_info *info, struct err *e)
+{
+	AUTO(work_fini)
+	struct snapshot_work w = {.map = -1,
+	                          .state = -1,
+	                          .next = -1,
+	                          .top_ro = -1,
+	                          .disk_ro = {-1, -1, -1, -1},
+	                          .disk_next = {-1, -1, -1, -1}};
+	struct um_msg a;
+	off_t pos = 0;
+	int r;
+
+	r = prepare_snapshot(m, &w);
+	if (r == 0)
+		r = um_call(m->control, m->pidfd, &w.p, CALL_TIMEOUT_MS, &a);
+	if (r == 0 && a.type != UM_DONE)
+		r = -EPROTO;
+	if (r == 0 && (int64_t)a.arg[UM_DONE_ERR] < 0)
+		r = (int64_t)a.arg[UM_DONE_ERR] >= -4095 ? (int)a.arg[UM_DONE_ERR] : -EPROTO;
+	if (r < 0)
+		return err_set(e, -r, r == -ESRCH ? "machine_gone" : "snapshot_failed",
+		               "machine %s could not be saved: %s", m->id,
+		               r == -ESRCH ? "it has ended" : strerror(-r));
+	/* Nobody in the machine holds its old top writable now; the seals prove it. */
+	closep(&w.top_ro);
+	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++) {
+		closep(&w.disk_ro[d]);
+		w.disk_ro[d] = -1;
+		closep(&w.disk_next[d]);
+		w.disk_next[d] = -1;
+	}
+	w.top_ro = -1;
+	r = push_memory(m, &w, &a, &pos);
+	for (size_t d = 0; r == 0 && d < m->image.ndisks; d++)
+		if (!m->image.disks[d].read_only)
+			r = push_disk(m, d, &w, &a, &pos);
+	if (r < 0)
+		return err_set(e, -r, "snapshot_failed", "machine %s lied about its layers: %s",
+		               m->id, strerror(-r));
+	close(m->top);
+	m->top = take_fd(&w.next);
+	if (fcntl(w.state, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) < 0)
+		return err_set(e, errno, "snapshot_failed", "cannot seal the state of %s", m->id);
+	r = engine_image_copy(&m->image, ret);
+	if (r < 0)
+		return err_set(e, -r, "no_memory", "no memory to save machine %s", m->id);
+	ret->state = take_fd(&w.state);
+	if (info)
+		info->stop_ns = a.arg[UM_DONE_STOP_NS];
+	return 0;
+}
+
+static int simple_call(struct engine_machine *m, enum um_type type, struct um_msg *ret,
+                       struct err *e)
+{
+	struct um_packet p = {.msg = {.magic = UM_MAGIC, .type = (uint32_t)type}};
+	int r = um_call(m->control, m->pidfd, &p, CALL_TIMEOUT_MS, ret);
+
+	if (r == 0 && ret->type != UM_DONE)
+		r = -EPROTO;
+	if (r < 0)
+		return err_set(e, -r, r == -ESRCH ? "machine_gone" : "machine_silent",
+		               "machine %s does not answer: %s", m->id,
+		               r == -ESRCH ? "it has ended" : strerror(-r));
+	return 0;
+}
+
+static int um_pause(struct engine *engine, struct engine_machine *m, struct err *e)
+{
+	struct um_msg a;
+
+	return simple_call(m, UM_PAUSE, &a, e);
+}
+
+static int um_resume(struct engine *engine, struct engine_machine *m, struct err *e)
+{
+	struct um_msg a;
+
+	return simple_call(m, UM_RESUME, &a, e);
+}
+
+static int um_stats(struct engine *engine, struct engine_machine *m, struct engine_stats *ret,
+                    struct err *e)
+{
+	struct um_msg a;
+	int r = simple_call(m, UM_STATS, &a, e);
+
+	if (r < 0)
+		return r;
+	*ret = (struct engine_stats){.memory_bytes = a.arg[1],
+	                             .memory_free_bytes = a.arg[2],
+	                             .uptime_ns = a.arg[3],
+	                             .lives = a.arg[4]};
+	return 0;
+}
+
+static const char *um_kernel(struct engine *engine)
+{
+	return ((struct um *)engine)->build;
+}
+
+static void um_free(struct engine *engine)
+{
+	struct um *um = (struct um *)engine;
+
+	jail_filter_fini(&um->filter);
+	jail_free(um->jail);
+	closep(&um->kernel_fd);
+	closep(&um->run_dirfd);
+	free(um);
+}
+
+/* The kernel's build script leaves its identity beside it; without one, size and time must do. */
+static void kernel_identity(struct um *um, const char *path)
+{
+	autofree char *id = NULL;
+	char real[PATH_MAX], file[PATH_MAX + 16];
+	struct stat st;
+	char *slash;
+
+	snprintf(um->build, sizeof(um->build), "unknown");
+	if (fstat(um->kernel_fd, &st) == 0)
+		snprintf(um->build, sizeof(um->build), "%lld-%lld", (long long)st.st_size,
+		         (long long)st.st_mtime);
+	if (!realpath(path, real) || !(slash = strrchr(real, '/')))
+		return;
+	*slash = 0;
+	snprintf(file, sizeof(file), "%s/build-id", real);
+	if (io_read_file(AT_FDCWD, file, 256, &id, NULL) == 0)
+		snprintf(um->build, sizeof(um->build), "%.*s", (int)strcspn(id, "\n"), id);
+}
+
+int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *e)
+{
+	struct um *um = calloc(1, sizeof(*um));
+	int r;
+
+	if (!um)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	um->engine = (struct engine){
+	    .name = "um",
+	    .isolation = "user-mode-kernel",
+	    .memory_slot = UM_FD_LAYER,
+	    .disk_slot = UM_FD_DISK,
+	    .start = um_start,
+	    .adopt = um_adopt,
+	    .snapshot = um_snapshot,
+	    .pause = um_pause,
+	    .resume = um_resume,
+	    .stats = um_stats,
+	    .stop = um_stop,
+	    .kernel = um_kernel,
+	    .free = um_free,
+	};
+	um->want = cfg->jail_want;
+	um->run_dirfd = open(cfg->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	um->kernel_fd = open(cfg->kernel, O_RDONLY | O_CLOEXEC);
+	if (um->kernel_fd < 0) {
+		r = err_set(e, errno, "kernel_missing",
+		            "cannot open the kernel %s: run 'make up', or name one with --kernel",
+		            cfg->kernel);
+		goto fail;
+	}
+	kernel_identity(um, cfg->kernel);
+	r = jail_filter_build(&um_rules, 1,
+	                      getenv("PANDA_SECCOMP_LOG") ? JAIL_DENY_LOG : JAIL_DENY_ENOSYS,
+	                      &um->filter, e);
+	if (r < 0)
+		goto fail;
+	r = jail_new(
+	    &(struct jail_config){.run_dir = cfg->run_dir, .cgroup_parent = cfg->cgroup_parent},
+	    &um->jail, e);
+	if (r < 0)
+		goto fail;
+	*ret = &um->engine;
+	return 0;
+fail:
+	um_free(&um->engine);
+	return r;
+}

@@ -1,0 +1,63 @@
+/*
+ * um/um_wire.h - what panda-um and the host say to each other on the control socket
+ * The other side is arch/um/include/shared/panda.h in kernel/um/patches. One message is one
+ * packet; fds travel with it, and slot[i] says which number the i-th gets in the machine.
+ */
+#pragma once
+#include <stdint.h>
+
+#define UM_MAGIC 0x41444e50u
+
+enum {
+	UM_FD_CTL = 3,
+	UM_FD_AGENT = 5,
+	UM_FD_PAGEMAP = 6,
+	UM_FD_TOP = 7,
+	UM_FD_STATE = 8,
+	UM_FD_LAYER = 16,
+	UM_LAYERS_MAX = 64,
+	UM_FD_DISK = 80,
+	UM_DISKS_MAX = 4,
+	UM_TO_STATE = 1000, /* snapshot: files to fill, not slots */
+	UM_TO_MAP = 1001,
+	UM_TOP_RO = 1002,   /* snapshot: the present top, read-only from now on */
+	UM_DISK_RO = 1010,  /* + disk: the same for its top */
+	UM_DISK_TOP = 1020, /* + disk: its next top */
+	UM_FDS_MAX = 200,
+};
+
+enum um_type {
+	UM_HELLO = 1,
+	UM_READY,
+	UM_SNAPSHOT,
+	UM_PAUSE,
+	UM_RESUME,
+	UM_STATS,
+	UM_DONE,
+	UM_PING,
+};
+
+struct um_disk {
+	uint64_t size;
+	uint32_t layers;
+	uint32_t read_only;
+};
+
+struct um_msg {
+	uint32_t magic;
+	uint32_t type;
+	uint64_t arg[8];
+	struct um_disk disk[UM_DISKS_MAX];
+	uint32_t nr_disks;
+	uint32_t nr_fds;
+	uint16_t slot[UM_FDS_MAX];
+};
+
+/* arg[] of the answer to UM_SNAPSHOT. Old layers that are still needed, one bit each. */
+enum {
+	UM_DONE_ERR,
+	UM_DONE_STOP_NS,
+	UM_DONE_RUNS,
+	UM_DONE_LIVE,
+	UM_DONE_DISK_RUNS, /* + disk */
+};
