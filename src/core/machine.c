@@ -505,7 +505,6 @@ int machine_start(struct machines *ms, struct engine_start *s, const char *paren
 		machine_look(ms, s->id, &mine, NULL);
 		if (mine.end[0])
 			err_prefix(e, "machine %s %s", s->id, mine.end);
-			return r;
 		machine_remove(ms, s->id, NULL);
 		return r;
 	}

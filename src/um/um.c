@@ -96,7 +96,7 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 	                     "ro",
 	                     "init=/sbin/panda-init",
 	                     "seccomp=on",
-	                     "loglevel=7",
+	                     "quiet",
 	                     extra,
 	                     NULL};
 	char *wake_argv[] = {"panda-um", NULL};
