@@ -58,6 +58,7 @@ static const char usage[] =
     "  snapshot ID NAME              save to disk under NAME; the machine goes on\n"
     "  restore NAME [-n N]           start machines from a snapshot; prints their ids\n"
     "  snapshots | delete NAME | gc  list, delete, and clear what crashes left\n"
+    "  export ID DISK FILE           copy a disk (0, 1) into a new file, as of now\n"
     "  pause ID | resume ID | stats ID | stop ID... | ls\n"
     "\n"
     "  -m, --memory MIB   guest memory (boot; 512)     -i, --stdin   pass stdin on (exec)\n"
@@ -199,7 +200,7 @@ static void timing(const struct opts *o, const char *what, uint64_t since_ns)
 static int start_some(struct ctx *c, const struct engine_image *image, const char *parent,
                       uint64_t generation, struct err *e)
 {
-	char ids[FORKS_MAX][ENGINE_ID_MAX + 1];
+	char ids[FORKS_MAX][ENGINE_ID_MAX + 2]; /* one too long stays too long, and is refused */
 	unsigned n;
 	int r = 0;
 
@@ -319,6 +320,15 @@ static int exec_in(struct ctx *c, const char *id, struct err *e)
 	return done.signaled ? 128 + done.code : done.code;
 }
 
+static bool number(const char *text, uint64_t max, uint64_t *ret)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtoull(text, &end, 10);
+	return *text >= '0' && *text <= '9' && !*end && !errno && *ret <= max;
+}
+
 /* --- verbs: each returns an exit code or, with *e set, a negative errno --------------------------
  */
 
@@ -333,7 +343,7 @@ static int verb_boot(struct ctx *c, struct err *e)
 static int verb_run(struct ctx *c, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	char id[ENGINE_ID_MAX + 1];
+	char id[ENGINE_ID_MAX + 2]; /* one too long stays too long, and is refused */
 	struct engine_start s = {
 	    .id = id, .image = &i, .cpu = c->o.cpu, .cpu_max_percent = c->o.cpu_percent};
 	int r, r2;
@@ -387,6 +397,33 @@ static int verb_snapshot(struct ctx *c, struct err *e)
 		r = machine_save(&c->ms, &i, &c->store, c->o.rest[0], c->o.parent, e);
 	timing(&c->o, "snapshot", t);
 	return r;
+}
+
+/* The disk as the guest's kernel has written it: what a power cut would have left. */
+static int verb_export(struct ctx *c, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	autoclose int fd = -1;
+	const char *path = c->o.nrest == 2 ? c->o.rest[1] : NULL;
+	uint64_t disk;
+	int r;
+
+	if (!path || !number(c->o.rest[0], ENGINE_DISKS_MAX - 1, &disk))
+		return cli_usage("machine", "export takes a machine, the number of a disk, a file");
+	r = machine_snapshot(&c->ms, c->o.parent, &i, NULL, e);
+	if (r < 0)
+		return r;
+	if (disk >= i.ndisks)
+		return err_set(e, ENOENT, "no_disk", "machine %s has disks 0 to %zu", c->o.parent,
+		               i.ndisks - 1);
+	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	r = fd < 0 ? -errno : set_export(&i.disks[disk].layers, fd);
+	if (r < 0) {
+		if (fd >= 0)
+			unlink(path);
+		return err_set(e, -r, "output", "cannot write %s: %s", path, strerror(-r));
+	}
+	return 0;
 }
 
 static int verb_restore(struct ctx *c, struct err *e)
@@ -510,6 +547,7 @@ static const struct verb {
     {"exec", verb_exec, true, true, false, "a command"},
     {"fork", verb_fork, true, false, false, NULL},
     {"snapshot", verb_snapshot, true, true, true, "a name for the snapshot"},
+    {"export", verb_export, true, true, false, "the number of a disk and a file"},
     {"restore", verb_restore, true, false, true, NULL},
     {"snapshots", verb_snapshots, false, false, true, NULL},
     {"delete", verb_delete, true, false, true, NULL},
@@ -523,15 +561,6 @@ static const struct verb {
 
 /* --- options
  * -------------------------------------------------------------------------------------- */
-
-static bool number(const char *text, uint64_t max, uint64_t *ret)
-{
-	char *end;
-
-	errno = 0;
-	*ret = strtoull(text, &end, 10);
-	return *text >= '0' && *text <= '9' && !*end && !errno && *ret <= max;
-}
 
 static int parse(int argc, char **argv, struct opts *o)
 {
