@@ -1,0 +1,276 @@
+"""What the end-to-end tests share: the real `panda machine`, in a run directory and a store of their own.
+
+Every session works in <tmp>/panda-e2e.*, which it keeps locked; a session that was killed leaves one
+without a lock, and the next session clears it. After each test all machines are stopped, and the test
+fails when anything of them is left: a process, a cgroup, a mount, a file.
+
+PANDA, PANDA_KERNEL, PANDA_IMAGE and PANDA_UPPER name other programs and images than those in build/.
+PANDA_SOAK=1 makes loops long (`make soak`): the counts are at count().
+"""
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+GUEST = TOP / "tests" / "guest"
+PREFIX = "panda-e2e."
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def count(usual, soak):
+    """How often a loop goes round: `usual` in every test run, `soak` with PANDA_SOAK=1."""
+    return soak if os.environ.get("PANDA_SOAK") == "1" else usual
+
+
+def wait_for(what, look, seconds=20):
+    """Asks look() until it says something true and returns that; fails with the last answer otherwise."""
+    end = time.monotonic() + seconds
+    while True:
+        last = look()
+        if last:
+            return last
+        assert time.monotonic() < end, f"waited {seconds} s for {what}; last seen: {last!r}"
+        time.sleep(0.01)
+
+
+class Result:
+    def __init__(self, args, code, out, err):
+        self.args, self.code, self.out, self.err = args, code, out, err
+
+    @property
+    def text(self):
+        return self.out.decode()
+
+    def __repr__(self):
+        return f"{self.args}: exit {self.code}, stdout {self.out[-800:]!r}, stderr {self.err[-800:]!r}"
+
+
+class Panda:
+    """The command line. Remembers every id that it saw, to look for what is left of it."""
+
+    def __init__(self, home):
+        self.home = home
+        self.run_dir, self.store = home / "run", home / "store"
+        self.program = os.environ.get("PANDA", str(TOP / "build/src/cli/panda"))
+        self.env = dict(os.environ, PANDA_RUN=str(self.run_dir), PANDA_STORE=str(self.store))
+        for name, file in ("PANDA_KERNEL", "panda-um"), ("PANDA_IMAGE", "base.img"), ("PANDA_UPPER", "upper.img"):
+            self.env.setdefault(name, str(TOP / "build" / file))
+        self.seen = set()
+        self.names = 0
+
+    def start(self, *args, **kw):
+        """Starts `panda machine ARGS` and does not wait."""
+        kw.setdefault("stdin", subprocess.DEVNULL)
+        kw.setdefault("stdout", subprocess.PIPE)
+        kw.setdefault("stderr", subprocess.PIPE)
+        return subprocess.Popen([self.program, "machine", *map(str, args)], env=self.env, **kw)
+
+    def try_(self, *args, stdin=None, timeout=60):
+        """Runs it to its end, whatever the exit code."""
+        p = self.start(*args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
+        try:
+            out, err = p.communicate(stdin, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            p.kill()
+            out, err = p.communicate()
+            raise AssertionError(f"no end within {timeout} s: {Result(args, None, out, err)}") from None
+        return Result(args, p.returncode, out, err)
+
+    def do(self, *args, **kw):
+        r = self.try_(*args, **kw)
+        assert r.code == 0, r
+        return r
+
+    def refused(self, *args, code, says):
+        """It must fail with this exit code and one sentence for the user that has these words in it."""
+        r = self.try_(*args)
+        assert r.code == code, r
+        assert r.err.decode().startswith("panda"), r
+        for word in [says] if isinstance(says, str) else says:
+            assert word in r.err.decode(), r
+        return r
+
+    def new_id(self):
+        self.names += 1
+        return f"e2e-{os.getpid()}-{self.names}"
+
+    def _machines(self, *args):
+        ids = self.do(*args, timeout=120).text.split()
+        self.seen.update(ids)
+        return [Machine(self, i) for i in ids]
+
+    def boot(self, *args):
+        name = self.new_id()
+        self.seen.add(name)
+        return self._machines("boot", "--id", name, *args)[0]
+
+    def restore(self, name, n=1):
+        return self._machines("restore", name, "-n", n)
+
+    def ls(self):
+        """{id: the rest of its line}"""
+        lines = self.do("ls").text.splitlines()
+        return {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+
+    def in_run_dir(self):
+        try:
+            ids = set(os.listdir(self.run_dir / "machines"))
+        except FileNotFoundError:
+            return []
+        self.seen |= ids
+        return sorted(ids)
+
+    def sweep(self):
+        """Stops all machines; forgets all snapshots."""
+        ids = self.in_run_dir()
+        if ids:
+            self.do("stop", *ids)
+        for name in self.do("snapshots").text.split():
+            self.do("delete", name)
+        self.do("gc")
+
+    def left(self):
+        """What is still there of any machine this session ever had."""
+        found = [f"run/machines/{i}" for i in self.in_run_dir()]
+        if (self.store / "snapshots").is_dir():
+            found += [f"store/snapshots/{n}" for n in os.listdir(self.store / "snapshots")]
+        for parent in [*CGROUPS.glob("panda"), *CGROUPS.glob("*/panda")]:
+            found += [str(d) for d in parent.iterdir() if d.name in self.seen]
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                groups = Path("/proc", pid, "cgroup").read_text().splitlines()
+            except OSError:
+                continue
+            if any(part in self.seen for line in groups for part in line.split("/")):
+                found.append(f"process {pid}")
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        return found + [m for m in mounts if str(self.home) in m]
+
+
+class Machine:
+    def __init__(self, panda, id):
+        self.panda, self.id = panda, id
+
+    def try_(self, *cmd, opts=(), **kw):
+        return self.panda.try_("exec", *opts, self.id, "--", *cmd, **kw)
+
+    def run(self, *cmd, **kw):
+        r = self.try_(*cmd, **kw)
+        assert r.code == 0, r
+        return r.text
+
+    def sh(self, script, *args, **kw):
+        return self.run("sh", "-c", script, "sh", *args, **kw)
+
+    def python(self, code):
+        return self.run("python3", "-c", code)
+
+    def put(self, path, data):
+        self.run("sh", "-c", 'cat >"$1"', "sh", path, stdin=data, opts=["-i"])
+
+    def fork(self, n=1):
+        return self.panda._machines("fork", self.id, "-n", n)
+
+    def snapshot(self, name):
+        self.panda.do("snapshot", self.id, name, timeout=120)
+
+    def pause(self):
+        self.panda.do("pause", self.id)
+
+    def resume(self):
+        self.panda.do("resume", self.id)
+
+    def stop(self):
+        self.panda.do("stop", self.id)
+
+    def book(self):
+        return json.loads((self.panda.run_dir / "machines" / self.id / "machine.json").read_text())
+
+    def cpu_ns(self):
+        """What all its processes have used, from its cgroup."""
+        for stat in CGROUPS.glob(f"cpuacct/panda/{self.id}/cpuacct.usage"):
+            return int(stat.read_text())
+        for stat in [*CGROUPS.glob(f"panda/{self.id}/cpu.stat"), *CGROUPS.glob(f"*/panda/{self.id}/cpu.stat")]:
+            for line in stat.read_text().splitlines():
+                if line.startswith("usage_usec"):
+                    return int(line.split()[1]) * 1000
+        pytest.skip("no cgroup of this host counts cpu time")
+
+    def answers(self):
+        return self.run("echo", "here") == "here\n"
+
+    def keep(self):
+        """Starts a Python in the guest that stays; ask() talks to it, in this machine and its forks."""
+        self.put("/root/keeper.py", (GUEST / "keeper.py").read_bytes())
+        self.sh("mkfifo /root/in /root/out && setsid python3 /root/keeper.py </dev/null >/root/keeper.log 2>&1 &")
+        assert self.ask("6 * 7") == 42
+
+    def ask(self, code, timeout=60):
+        """Runs code (an expression, or statements) in the Python that keep() started."""
+        r = self.try_("sh", "-c", "cat >/root/in && cat /root/out", stdin=code.encode(), opts=["-i"], timeout=timeout)
+        assert r.code == 0, r
+        answer = json.loads(r.out)
+        assert "error" not in answer, answer["error"]
+        return answer["value"]
+
+
+def sweep_stale():
+    """Clears what sessions left that were killed: nobody holds the lock of their directory."""
+    for home in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+        with open(home / "lock", "a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue  # it runs right now
+            Panda(home).sweep()
+            shutil.rmtree(home)
+
+
+@pytest.fixture(scope="session")
+def session_panda():
+    if os.geteuid() != 0:
+        pytest.skip("machines need root on this host")
+    sweep_stale()
+    home = Path(tempfile.mkdtemp(prefix=PREFIX))
+    with open(home / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        p = Panda(home)
+        for file in p.program, *(p.env[n] for n in ("PANDA_KERNEL", "PANDA_IMAGE", "PANDA_UPPER")):
+            assert os.access(file, os.R_OK), f"{file} is missing: run 'make up'"
+        yield p
+        p.sweep()
+        left = p.left()
+        shutil.rmtree(home)
+    assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+def panda(session_panda):
+    yield session_panda
+    session_panda.sweep()
+    left = session_panda.left()
+    assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+def box(panda):
+    return panda.boot()
+
+
+@pytest.fixture
+def procs():
+    """Popen objects to kill and reap when the test is over, whichever way it ends."""
+    started = []
+    yield started
+    for p in started:
+        if p.poll() is None:
+            p.send_signal(signal.SIGKILL)
+        p.communicate()
