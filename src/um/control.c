@@ -54,7 +54,7 @@ int um_call(int control, int alive, const struct um_packet *p, unsigned timeout_
 	if (n == 0)
 		return -ESRCH;
 	if (n < 0)
-		return n == -ECONNRESET ? -ESRCH : (int)n;
+		return n == -ECONNRESET ? -ESRCH : n == -EMSGSIZE ? -EPROTO : (int)n;
 	if ((size_t)n != sizeof(answer) || answer.magic != UM_MAGIC)
 		return -EPROTO;
 	*ret = answer;

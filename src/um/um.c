@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "um/cpu.h"
+#include "um/runs.h"
 #include "um/um_internal.h"
 
 enum {
@@ -319,38 +320,6 @@ static int um_adopt(struct engine *engine, const char *id, int dirfd, pid_t pid,
 	return 0;
 }
 
-/* Reads nr runs from the machine's map file; they are a stranger's. */
-static int read_runs(int fd, off_t *pos, uint64_t nr, uint64_t pages, struct map *ret)
-{
-	AUTO(map_fini) struct map m = {0};
-	struct map_run run[256];
-	uint64_t end = 0;
-
-	if (nr > MAP_RUNS_MAX)
-		return -EFBIG;
-	while (nr) {
-		size_t n = (size_t)MIN(nr, (uint64_t)ARRAY_LEN(run));
-		int r = io_pread_full(fd, run, n * sizeof(run[0]), *pos);
-
-		if (r < 0)
-			return r == -ENODATA ? -EBADMSG : r;
-		for (size_t i = 0; i < n; i++) {
-			if (run[i].n == 0 || run[i].n > pages || run[i].start > pages - run[i].n ||
-			    run[i].start < end)
-				return -EBADMSG;
-			end = run[i].start + run[i].n;
-			r = map_add(&m, run[i].start, run[i].n);
-			if (r < 0)
-				return r;
-		}
-		*pos += (off_t)(n * sizeof(run[0]));
-		nr -= n;
-	}
-	*ret = m;
-	m = (struct map){0};
-	return 0;
-}
-
 /* Drops the layers that the machine does not need any more; the others keep their order. */
 static int keep_live(struct set *s, uint64_t live)
 {
@@ -449,7 +418,7 @@ static int push_memory(struct engine_machine *m, struct snapshot_work *w, const 
 
 	r = keep_live(&m->image.memory, a->arg[UM_DONE_LIVE]);
 	if (r == 0)
-		r = read_runs(w->map, pos, a->arg[UM_DONE_RUNS], m->image.memory.pages, &map);
+		r = runs_read(w->map, pos, a->arg[UM_DONE_RUNS], m->image.memory.pages, &map);
 	if (r == 0)
 		r = layer_seal_memfd(m->top, m->image.memory.pages, &map, &l);
 	if (r == 0)
@@ -467,7 +436,7 @@ static int push_disk(struct engine_machine *m, size_t d, struct snapshot_work *w
 
 	r = keep_live(&k->layers, a->disk[d].size);
 	if (r == 0)
-		r = read_runs(w->map, pos, a->disk[d].layers, k->layers.pages, &map);
+		r = runs_read(w->map, pos, a->disk[d].layers, k->layers.pages, &map);
 	if (r == 0)
 		r = layer_seal_file(m->dirfd, w->disk_name[d], k->layers.pages, &map, &l);
 	if (r == 0)
