@@ -1,0 +1,94 @@
+/*
+ * What is measured inside a sandbox, and outside of it with the same program:
+ *   work loop N      integer arithmetic, N rounds: milliseconds
+ *   work syscall N   N times getppid(): microseconds for each
+ *   work fault MIB   touches fresh memory page by page: microseconds for each page
+ *   work init        as PID 1 of a bare machine: all of these, then power off
+ * Prints one number.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/reboot.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGE = 4096 };
+
+static double now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+/* A multiplication and a look-up that depend on each other, in a table that fits a cpu's cache. */
+static double loop_ms(unsigned long rounds)
+{
+	static uint32_t table[4096];
+	uint32_t x = 1;
+	double t;
+
+	for (uint32_t i = 0; i < 4096; i++)
+		table[i] = i * 2654435761u;
+	t = now_us();
+	for (unsigned long i = 0; i < rounds; i++)
+		x = x * 1664525u + table[x >> 20] + 1013904223u;
+	t = now_us() - t;
+	return x == 0 ? -1 : t / 1e3; /* x is used, so the loop stays */
+}
+
+static double syscall_us(unsigned long rounds)
+{
+	double t = now_us();
+
+	for (unsigned long i = 0; i < rounds; i++)
+		syscall(SYS_getppid);
+	return (now_us() - t) / (double)rounds;
+}
+
+/* Huge pages would make this a measurement of the host's luck. */
+static double fault_us(unsigned long mib)
+{
+	size_t n = mib << 20;
+	char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	double t;
+
+	if (p == MAP_FAILED)
+		return -1;
+	madvise(p, n, MADV_NOHUGEPAGE);
+	t = now_us();
+	for (size_t i = 0; i < n; i += PAGE)
+		((volatile char *)p)[i] = 1;
+	return (now_us() - t) / (double)(n / PAGE);
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long n = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
+
+	if (argc > 1 && getpid() == 1 && !strcmp(argv[1], "init")) {
+		printf("work up %.3f\n", now_us() / 1e6);
+		fflush(stdout);
+		printf("work loop %.4f\n", loop_ms(20000000));
+		printf("work syscall %.4f\n", syscall_us(200000));
+		printf("work fault %.4f\n", fault_us(64));
+		fflush(stdout);
+		reboot(RB_POWER_OFF);
+	}
+	if (n == 0)
+		return 2;
+	if (!strcmp(argv[1], "loop"))
+		printf("%.4f\n", loop_ms(n));
+	else if (!strcmp(argv[1], "syscall"))
+		printf("%.4f\n", syscall_us(n));
+	else if (!strcmp(argv[1], "fault"))
+		printf("%.4f\n", fault_us(n));
+	else
+		return 2;
+	return 0;
+}

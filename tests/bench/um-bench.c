@@ -1,0 +1,522 @@
+/*
+ * um-bench - what the user-mode engine does, in milliseconds and mebibytes
+ * Calls core and the engine directly, so no program's start-up counts. Prints one JSON line per
+ * number; tests/bench/bench.py puts them beside targets and peers. Needs root. What it makes lives
+ * in a directory of its own, and a second process clears it away whatever happens to the first.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/io.h"
+#include "core/machine.h"
+#include "jail/jail.h"
+#include "measure.h"
+#include "um/um.h"
+
+enum {
+	MEMORY_MIB = 512,
+	BIG_MEMORY_MIB = 1024,
+	HEAP_MIB = 256,
+	BIG_HEAP_MIB = 500,
+	IDLE_FORKS = 10,
+	MANY_FORKS = 100,
+	GUEST_MS = 120000, /* an answer that takes longer is a failure */
+};
+
+/* How often each thing is done: enough for its p50 (or p99), and no more. */
+struct rounds {
+	unsigned boot, restore, fork, exec, work, idle_s;
+};
+static const struct rounds full = {10, 200, 30, 200, 9, 10};
+static const struct rounds quick = {3, 30, 8, 50, 3, 3};
+
+struct bench {
+	const struct rounds *rounds;
+	const char *kernel, *image, *upper, *run_dir, *store_dir;
+	char work[PATH_MAX]; /* the program that is measured inside and outside */
+	unsigned cpu;        /* where machines and native runs that are compared run */
+	struct engine *engine;
+	struct machines ms;
+	struct snapshot_store store;
+	struct cg_host *cg;
+	struct engine_image warm; /* from disk: a booted machine that has run a few programs */
+	char id[ENGINE_ID_MAX + 1];
+};
+
+/* The engine's own start, with a clock around it: what is left of a start is core's. */
+static int (*real_start)(struct engine *e, const struct engine_start *s, struct engine_machine *ret,
+                         struct err *err);
+static double engine_ms;
+
+static int timed_start(struct engine *e, const struct engine_start *s, struct engine_machine *ret,
+                       struct err *err)
+{
+	uint64_t t = mono_ns();
+	int r = real_start(e, s, ret, err);
+
+	engine_ms = ms_since(t);
+	return r;
+}
+
+/* --- machines ----------------------------------------------------------------------------------
+ */
+
+/* A new machine, by default wherever there is room (cpu < 0); its name is in b->id. */
+static int start(struct bench *b, const struct engine_image *i, int cpu, struct machine_info *ret,
+                 struct err *e)
+{
+	struct engine_start s = {.id = b->id, .image = i, .cpu = cpu};
+
+	machine_new_id(b->id);
+	return machine_start(&b->ms, &s, NULL, i->state < 0 ? 1 : 2, ret, e);
+}
+
+static void end(struct bench *b, const struct machine_info *m)
+{
+	machine_remove(&b->ms, m->id, NULL);
+	waitpid(m->pid, NULL, 0);
+}
+
+struct text {
+	char *p;
+	size_t n, have;
+};
+
+static void keep(void *arg, uint8_t chan, const void *p, size_t n)
+{
+	struct text *t = arg;
+
+	if (chan != WIRE_OUT || !t->p)
+		return;
+	n = MIN(n, t->n - 1 - t->have);
+	memcpy(t->p + t->have, p, n);
+	t->have += n;
+	t->p[t->have] = 0;
+}
+
+static int run_in(struct guest *g, char *const *argv, char *out, size_t n, struct err *e)
+{
+	struct text text = {.p = out, .n = n};
+	struct guest_exec x = {.argv = argv, .output = keep, .arg = &text};
+	struct guest_exit done;
+	int r;
+
+	guest_set_deadline(g, GUEST_MS);
+	r = guest_exec_wait(g, &x, &done, e);
+	if (r == 0 && (done.signaled || done.code))
+		return err_set(e, ECHILD, "exec_failed", "%s: %s %d", argv[0],
+		               done.signaled ? "signal" : "exit code", done.code);
+	return r;
+}
+
+static char *const true_argv[] = {"/bin/true", NULL};
+static char *const python_argv[] = {"/usr/bin/python3", "-c", "print(1)", NULL};
+
+/* A connection of its own and one command: what a client's first call does. */
+static int first_exec(struct bench *b, const char *id, struct err *e)
+{
+	struct guest *g = NULL;
+	int r = machine_guest(&b->ms, id, &g, e);
+
+	if (r == 0)
+		r = run_in(g, true_argv, NULL, 0, e);
+	guest_free(g);
+	return r;
+}
+
+static int add_disk(struct engine_image *i, const char *path, bool read_only, struct err *e)
+{
+	AUTO(layer_unrefp) struct layer *l = NULL;
+	AUTO(map_fini) struct map map = {0};
+	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct engine_disk *d = &i->disks[i->ndisks];
+	struct stat st;
+	int r;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return err_set(e, errno, "image_missing", "cannot open %s", path);
+	*d = (struct engine_disk){.size = (uint64_t)st.st_size,
+	                          .read_only = read_only,
+	                          .layers = {.pages = (uint64_t)st.st_size / MAP_PAGE}};
+	i->ndisks++;
+	r = map_add(&map, 0, d->layers.pages);
+	if (r == 0)
+		r = layer_adopt(fd, d->layers.pages, &map, &l);
+	if (r == 0)
+		r = set_push(&d->layers, l);
+	return r < 0 ? err_set(e, -r, "image_unusable", "cannot use %s: %s", path, strerror(-r))
+	             : 0;
+}
+
+static int cold(struct bench *b, unsigned mib, struct engine_image *ret, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	int r;
+
+	i.memory_size = (uint64_t)mib << 20;
+	i.memory.pages = i.memory_size / MAP_PAGE;
+	r = add_disk(&i, b->image, true, e);
+	if (r == 0)
+		r = add_disk(&i, b->upper, false, e);
+	if (r < 0)
+		return r;
+	*ret = i;
+	i = (struct engine_image)ENGINE_IMAGE_EMPTY;
+	return 0;
+}
+
+static int push_work(struct bench *b, struct guest *g, struct err *e)
+{
+	autoclose int fd = open(b->work, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return err_set(e, errno, "work_missing", "cannot open %s", b->work);
+	return guest_write_from_fd(g, "/usr/local/bin/work", fd, 0, 0755, e);
+}
+
+/* A template as users would bake one: booted, warmed up, saved to disk, loaded again. */
+static int bake(struct bench *b, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	AUTO(engine_image_fini) struct engine_image live = ENGINE_IMAGE_EMPTY;
+	struct machine_info m;
+	struct guest *g = NULL;
+	int r;
+
+	r = cold(b, MEMORY_MIB, &i, e);
+	if (r == 0)
+		r = start(b, &i, -1, &m, e);
+	if (r < 0)
+		return r;
+	r = machine_guest(&b->ms, m.id, &g, e);
+	if (r == 0)
+		r = push_work(b, g, e);
+	for (int n = 0; r == 0 && n < 3; n++) {
+		r = run_in(g, true_argv, NULL, 0, e);
+		if (r == 0)
+			r = run_in(g, python_argv, NULL, 0, e);
+	}
+	guest_free(g);
+	if (r == 0)
+		r = machine_snapshot(&b->ms, m.id, &live, NULL, e);
+	if (r == 0)
+		r = machine_save(&b->ms, &live, &b->store, "warm", NULL, e);
+	end(b, &m);
+	return r < 0 ? r : machine_load(&b->ms, &b->store, "warm", false, &b->warm, e);
+}
+
+/* A machine with a Python that holds this much memory, none of it zeros, and waits. */
+static int start_session(struct bench *b, unsigned memory_mib, unsigned heap_mib,
+                         struct machine_info *ret, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	char code[256];
+	char *argv[] = {"/usr/bin/python3", "-c", code, NULL};
+	struct guest_exec x = {.argv = argv};
+	uint64_t deadline = mono_ms() + GUEST_MS;
+	struct machine_info m;
+	struct wire_file st;
+	struct guest *g = NULL;
+	int r;
+
+	snprintf(code, sizeof(code),
+	         "import signal\n"
+	         "heap = bytearray(b'panda' * 8192)[:4096] * (256 * %u)\n"
+	         "open('/tmp/ready', 'w').close()\n"
+	         "signal.pause()\n",
+	         heap_mib);
+	r = cold(b, memory_mib, &i, e);
+	if (r == 0)
+		r = start(b, &i, -1, &m, e);
+	if (r < 0)
+		return r;
+	r = machine_guest(&b->ms, m.id, &g, e);
+	if (r == 0)
+		r = guest_exec_start(g, &x, &(uint64_t){0}, e);
+	while (r == 0 && (r = guest_stat(g, "/tmp/ready", true, &st, e)) == -ENOENT) {
+		r = mono_ms() < deadline ? 0 : -ETIMEDOUT;
+		usleep(5000);
+	}
+	guest_free(g);
+	if (r < 0) {
+		end(b, &m);
+		return r;
+	}
+	*ret = m;
+	return 0;
+}
+
+/* --- parts -------------------------------------------------------------------------------------
+ */
+
+static int bench_boot(struct bench *b, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	struct series all = {.n = 0}, engine = {.n = 0};
+	struct machine_info m;
+	int r = cold(b, MEMORY_MIB, &i, e);
+
+	for (unsigned n = 0; r == 0 && n < b->rounds->boot; n++) {
+		uint64_t t = mono_ns();
+
+		r = start(b, &i, -1, &m, e);
+		if (r < 0)
+			break;
+		series_add(&all, ms_since(t));
+		series_add(&engine, engine_ms);
+		end(b, &m);
+	}
+	put("um.boot_ms_p50", series_at(&all, 0.5));
+	put("um.boot_engine_ms_p50", series_at(&engine, 0.5));
+	return r;
+}
+
+static int bench_restore(struct bench *b, struct err *e)
+{
+	struct series all = {.n = 0}, engine = {.n = 0}, hello = {.n = 0}, exec = {.n = 0},
+		      stop = {.n = 0};
+	struct machine_info m;
+	int r = 0;
+
+	for (unsigned n = 0; n < b->rounds->restore; n++) {
+		uint64_t t = mono_ns(), u;
+
+		r = start(b, &b->warm, -1, &m, e);
+		if (r < 0)
+			return r;
+		series_add(&engine, engine_ms);
+		series_add(&hello, ms_since(t) - engine_ms);
+		u = mono_ns();
+		r = first_exec(b, m.id, e);
+		series_add(&exec, ms_since(u));
+		series_add(&all, ms_since(t));
+		u = mono_ns();
+		end(b, &m);
+		series_add(&stop, ms_since(u));
+		if (r < 0)
+			return r;
+	}
+	put("um.restore_ms_p50", series_at(&all, 0.5));
+	put("um.restore_ms_p99", series_at(&all, 0.99));
+	put("um.restore_engine_ms_p50", series_at(&engine, 0.5));
+	put("um.restore_hello_ms_p50", series_at(&hello, 0.5));
+	put("um.restore_exec_ms_p50", series_at(&exec, 0.5));
+	put("um.stop_ms_p50", series_at(&stop, 0.5));
+	return 0;
+}
+
+static int bench_fork(struct bench *b, struct err *e)
+{
+	struct series all = {.n = 0}, stop = {.n = 0}, snap = {.n = 0}, engine = {.n = 0},
+		      exec = {.n = 0};
+	struct machine_info parent, child;
+	int r = start_session(b, MEMORY_MIB, HEAP_MIB, &parent, e);
+
+	if (r < 0)
+		return r;
+	for (unsigned n = 0; r == 0 && n < b->rounds->fork; n++) {
+		AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+		struct engine_snapshot_info info;
+		uint64_t t = mono_ns(), u;
+
+		r = machine_snapshot(&b->ms, parent.id, &i, &info, e);
+		if (r < 0)
+			break;
+		series_add(&snap, ms_since(t));
+		series_add(&stop, (double)info.stop_ns / 1e6);
+		r = start(b, &i, -1, &child, e);
+		if (r < 0)
+			break;
+		series_add(&engine, engine_ms);
+		u = mono_ns();
+		r = first_exec(b, child.id, e);
+		series_add(&exec, ms_since(u));
+		series_add(&all, ms_since(t));
+		end(b, &child);
+	}
+	end(b, &parent);
+	put("um.fork_parent_stop_ms_p50", series_at(&stop, 0.5));
+	put("um.fork_ms_p50", series_at(&all, 0.5));
+	put("um.fork_ms_p99", series_at(&all, 0.99));
+	put("um.fork_snapshot_ms_p50", series_at(&snap, 0.5));
+	put("um.fork_engine_ms_p50", series_at(&engine, 0.5));
+	put("um.fork_exec_ms_p50", series_at(&exec, 0.5));
+	return r;
+}
+
+static const struct part {
+	const char *name;
+	int (*run)(struct bench *b, struct err *e);
+} parts[] = {
+    {"boot", bench_boot},
+    {"restore", bench_restore},
+    {"fork", bench_fork},
+};
+
+static unsigned last_cpu(void)
+{
+	unsigned last = 0;
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	sched_getaffinity(0, sizeof(set), &set);
+	for (unsigned i = 0; i < CPU_SETSIZE; i++)
+		last = CPU_ISSET(i, &set) ? i : last;
+	return last;
+}
+
+/* --- main --------------------------------------------------------------------------------------
+ */
+
+static int open_all(struct bench *b, struct err *e)
+{
+	struct um_config cfg = {.kernel = b->kernel, .run_dir = b->run_dir, .jail_want = JAIL_ALL};
+	autoclose int dir = -1;
+	int r;
+
+	r = um_engine_new(&cfg, &b->engine, e);
+	if (r == 0)
+		r = machines_open(&b->ms, b->engine, b->run_dir, e);
+	if (r < 0)
+		return r;
+	real_start = b->engine->start;
+	b->engine->start = timed_start;
+	dir = open(b->store_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	r = dir < 0 ? -errno : snapshot_store_open(dir, &b->store);
+	if (r == 0)
+		r = cg_open(NULL, "panda", &b->cg);
+	return r < 0 ? err_set(e, -r, "store", "cannot open %s: %s", b->store_dir, strerror(-r))
+	             : 0;
+}
+
+static bool wanted(const char *name, char **names)
+{
+	for (char **n = names; *n; n++)
+		if (!strcmp(*n, name))
+			return true;
+	return !*names;
+}
+
+static int measure(struct bench *b, char **names)
+{
+	struct err e = {0};
+	int failed = 0;
+
+	if (open_all(b, &e) < 0 || bake(b, &e) < 0) {
+		fprintf(stderr, "um-bench: %s\n", e.text);
+		return 1;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+		if (!wanted(parts[i].name, names) || parts[i].run(b, &e) >= 0)
+			continue;
+		fprintf(stderr, "um-bench: %s: %s\n", parts[i].name, e.text);
+		failed = 1;
+	}
+	engine_image_fini(&b->warm);
+	return failed;
+}
+
+static void remove_one(const struct machine_info *m, void *arg)
+{
+	machine_remove(arg, m->id, NULL);
+}
+
+/* Ends what is left of a measurement, also of one that was killed. */
+static void clear(struct bench *b)
+{
+	char *const rm[] = {"rm", "-rf", (char *)b->run_dir, (char *)b->store_dir, NULL};
+	struct um_config cfg = {.kernel = b->kernel, .run_dir = b->run_dir};
+
+	if (um_engine_new(&cfg, &b->engine, NULL) == 0) {
+		if (machines_open(&b->ms, b->engine, b->run_dir, NULL) == 0) {
+			machine_each(&b->ms, remove_one, &b->ms, NULL);
+			machines_close(&b->ms);
+		}
+		b->engine->free(b->engine);
+	}
+	run_native(rm, b->cpu, NULL, 0);
+}
+
+static volatile pid_t worker;
+
+static void stop_worker(int signo)
+{
+	kill(worker, SIGKILL);
+}
+
+static const char *place(void)
+{
+	struct statfs fs;
+
+	if (getenv("PANDA_RUN"))
+		return getenv("PANDA_RUN");
+	/* /run is memory on a real host; some containers have it on a disk */
+	return statfs("/run", &fs) == 0 && fs.f_type == TMPFS_MAGIC ? "/run" : "/dev/shm";
+}
+
+static const char usage[] =
+    "usage: um-bench [-q] [PART]...\n"
+    "  -q   fewer rounds\n"
+    "Parts: boot restore fork fork10 fork100 idle exec work python\n"
+    "Environment: PANDA_KERNEL, PANDA_IMAGE, PANDA_UPPER; PANDA_RUN: where\n"
+    "to make a directory for machines\n";
+
+int main(int argc, char **argv)
+{
+	struct bench b = {.rounds = &full, .warm = ENGINE_IMAGE_EMPTY};
+	char run_dir[PATH_MAX], store_dir[] = "/var/tmp/um-bench-XXXXXX";
+	int c, status;
+	ssize_t n;
+
+	while ((c = getopt(argc, argv, "q")) != -1) {
+		if (c != 'q') {
+			fputs(usage, stderr);
+			return 2;
+		}
+		b.rounds = &quick;
+	}
+	b.kernel = getenv("PANDA_KERNEL");
+	b.image = getenv("PANDA_IMAGE");
+	b.upper = getenv("PANDA_UPPER");
+	if (!b.kernel || !b.image || !b.upper) {
+		fputs(usage, stderr);
+		return 2;
+	}
+	n = readlink("/proc/self/exe", b.work, sizeof(b.work) - 8);
+	b.work[MAX(n, 0)] = 0;
+	snprintf(strrchr(b.work, '/') + 1, 8, "work");
+	snprintf(run_dir, sizeof(run_dir), "%s/um-bench-XXXXXX", place());
+	b.run_dir = mkdtemp(run_dir);
+	b.store_dir = mkdtemp(store_dir);
+	if (!b.run_dir || !b.store_dir) {
+		perror("um-bench: mkdtemp");
+		return 1;
+	}
+	b.cpu = last_cpu();
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGINT, stop_worker);
+	signal(SIGTERM, stop_worker);
+	worker = fork();
+	if (worker == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		_exit(measure(&b, argv + optind));
+	}
+	while (worker > 0 && waitpid(worker, &status, 0) < 0 && errno == EINTR)
+		continue;
+	clear(&b);
+	return worker > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
