@@ -34,7 +34,9 @@ enum {
 	BIG_HEAP_MIB = 500,
 	IDLE_FORKS = 10,
 	MANY_FORKS = 100,
-	GUEST_MS = 120000, /* an answer that takes longer is a failure */
+	GUEST_MS = 30000, /* an answer that takes longer is a failure */
+	SETTLE_S = 1,     /* until a restored guest has nothing left to do */
+	CPUS_MAX = 64,
 };
 
 /* How often each thing is done: enough for its p50 (or p99), and no more. */
@@ -358,13 +360,272 @@ static int bench_fork(struct bench *b, struct err *e)
 	return r;
 }
 
+/*
+ * What ten idle forks cost, counted twice. By pages: what their processes wrote (Pss_Anon, so a
+ * page that two of them share counts once) and the files that are memory and did not exist before:
+ * each child's newest layer, the saved state, and what the snapshot added to the parent's last
+ * layer. By control groups: what the host charged to the children, page tables and kernel objects
+ * too, but also page cache that a child happened to touch first. The larger one is our number.
+ */
+static int count_forks(struct bench *b, const struct machine_info *child, size_t n,
+                       uint64_t shared_kib, struct err *e)
+{
+	uint64_t pages = shared_kib, groups = shared_kib, private = 0, tops = 0;
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+		struct cg_stats cg = {.have = 0};
+		struct memory mem;
+		struct family f;
+
+		r = machine_adopt(&b->ms, child[i].id, &m, e);
+		if (r < 0)
+			return r;
+		family_of(child[i].pid, &f);
+		mem = family_memory(&f);
+		cg_stats(b->cg, child[i].id, &cg);
+		tops += file_kib(m.top);
+		pages += mem.anon + file_kib(m.top);
+		private += mem.private;
+		groups += cg.memory_bytes >> 10;
+	}
+	put("um.fork10_500m_pages_mib", (double)pages / 1024);
+	put("um.fork10_500m_cgroups_mib", (double)groups / 1024);
+	put("um.fork10_500m_private_mib", (double)private / 1024);
+	put("um.fork10_500m_tops_mib", (double)tops / 1024);
+	put("um.fork10_500m_once_mib", (double)shared_kib / 1024);
+	put("um.fork10_500m_extra_mib", (double)MAX(pages, groups) / 1024);
+	return 0;
+}
+
+/* Starts n machines from an image; on failure those that run are the caller's to end, too. */
+static int start_many(struct bench *b, const struct engine_image *i, struct machine_info *ret,
+                      size_t n, size_t *ret_n, struct err *e)
+{
+	int r = 0;
+
+	for (*ret_n = 0; *ret_n < n; (*ret_n)++) {
+		r = start(b, i, -1, &ret[*ret_n], e);
+		if (r < 0)
+			break;
+	}
+	return r;
+}
+
+static int bench_fork10(struct bench *b, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	struct machine_info parent, child[IDLE_FORKS];
+	uint64_t before, once;
+	size_t n = 0;
+	int r = start_session(b, BIG_MEMORY_MIB, BIG_HEAP_MIB, &parent, e);
+
+	if (r < 0)
+		return r;
+	r = machine_adopt(&b->ms, parent.id, &m, e);
+	before = file_kib(m.top);
+	if (r == 0)
+		r = machine_snapshot(&b->ms, parent.id, &i, NULL, e);
+	if (r == 0)
+		r = start_many(b, &i, child, IDLE_FORKS, &n, e);
+	if (r == 0) {
+		sleep(SETTLE_S);
+		once = file_kib(m.top) - before + file_kib(i.state);
+		r = count_forks(b, child, n, once, e);
+	}
+	/* They were not idle because they were dead: each still answers. */
+	for (size_t k = 0; r == 0 && k < n; k++)
+		r = first_exec(b, child[k].id, e);
+	while (n > 0)
+		end(b, &child[--n]);
+	end(b, &parent);
+	return r;
+}
+
+/* As many processes as there are cpus start the children, as a daemon's threads would. */
+static int fork_all(struct bench *b, const struct engine_image *i, unsigned workers)
+{
+	pid_t pids[CPUS_MAX];
+	int r = 0, status;
+
+	for (unsigned w = 0; w < workers; w++) {
+		pids[w] = fork();
+		if (pids[w] == 0) {
+			struct machine_info m;
+			struct err e;
+
+			for (unsigned k = w; k < MANY_FORKS; k += workers)
+				if (start(b, i, -1, &m, &e) < 0) {
+					fprintf(stderr, "um-bench: %s\n", e.text);
+					_exit(1);
+				}
+			_exit(0);
+		}
+	}
+	for (unsigned w = 0; w < workers; w++)
+		if (pids[w] < 0 || waitpid(pids[w], &status, 0) < 0 || status)
+			r = -ECHILD;
+	return r;
+}
+
+static void end_child_of(const struct machine_info *m, void *arg)
+{
+	struct bench *b = arg;
+
+	if (m->generation > 1)
+		end(b, m);
+}
+
+static int bench_fork100(struct bench *b, struct err *e)
+{
+	unsigned cpus = (unsigned)MIN(sysconf(_SC_NPROCESSORS_ONLN), (long)CPUS_MAX);
+	struct machine_info parent;
+	int r = start_session(b, MEMORY_MIB, 1, &parent, e);
+
+	for (int once = 0; r == 0 && once < 2; once++) {
+		AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+		uint64_t t = mono_ns();
+
+		r = machine_snapshot(&b->ms, parent.id, &i, NULL, e);
+		if (r < 0)
+			break;
+		r = fork_all(b, &i, once ? 1 : cpus);
+		if (r < 0)
+			err_set(e, -r, "fork_failed", "not all of %d forks answered", MANY_FORKS);
+		else
+			put(once ? "um.fork100_serial_s" : "um.fork100_s", ms_since(t) / 1e3);
+		machine_each(&b->ms, end_child_of, b, NULL);
+	}
+	if (r == 0)
+		end(b, &parent);
+	return r;
+}
+
+static int bench_idle(struct bench *b, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	struct cg_stats cg = {.have = 0};
+	struct machine_info info;
+	struct memory mem;
+	struct family f;
+	uint64_t switches;
+	int r = start(b, &b->warm, -1, &info, e);
+
+	if (r < 0)
+		return r;
+	r = machine_adopt(&b->ms, info.id, &m, e);
+	if (r == 0) {
+		sleep(SETTLE_S);
+		family_of(info.pid, &f);
+		switches = family_switches(&f);
+		sleep(b->rounds->idle_s);
+		switches = family_switches(&f) - switches;
+		mem = family_memory(&f);
+		cg_stats(b->cg, info.id, &cg);
+		put("um.idle_wakeups_per_s", (double)switches / b->rounds->idle_s);
+		put("um.idle_rss_mib", (double)(mem.anon + file_kib(m.top)) / 1024);
+		put("um.idle_private_mib", (double)mem.private / 1024);
+		put("um.idle_top_mib", (double)file_kib(m.top) / 1024);
+		put("um.idle_cgroup_mib", (double)cg.memory_bytes / (1 << 20));
+		put("um.idle_processes", (double)f.n);
+	}
+	end(b, &info);
+	return r;
+}
+
+/* --- the same work inside and outside, in turns, on one cpu ------------------------------------
+ */
+
+struct duel {
+	struct series um, native;
+};
+
+/* The time of the whole call, or, with out, the number the program prints. */
+static int one_turn(struct bench *b, struct guest *g, char *const *um, char *const *native,
+                    bool printed, struct duel *d, struct err *e)
+{
+	char text[64] = "";
+	uint64_t t = mono_ns();
+	int r;
+
+	r = run_in(g, um, text, sizeof(text), e);
+	if (r < 0)
+		return r;
+	series_add(&d->um, printed ? strtod(text, NULL) : ms_since(t));
+	t = mono_ns();
+	r = run_native(native, b->cpu, text, sizeof(text));
+	if (r < 0)
+		return err_set(e, -r, "native_failed", "cannot run %s here", native[0]);
+	series_add(&d->native, printed ? strtod(text, NULL) : ms_since(t));
+	return 0;
+}
+
+static int duel(struct bench *b, struct guest *g, char *const *um, char *const *native,
+                unsigned rounds, bool printed, const char *name, struct duel *d, struct err *e)
+{
+	char key[64];
+	int r = 0;
+
+	*d = (struct duel){0};
+	for (unsigned n = 0; r == 0 && n < rounds; n++)
+		r = one_turn(b, g, um, native, printed, d, e);
+	if (r < 0)
+		return r;
+	snprintf(key, sizeof(key), "um.%s", name);
+	put(key, series_at(&d->um, 0.5));
+	snprintf(key, sizeof(key), "native.%s", name);
+	put(key, series_at(&d->native, 0.5));
+	return 0;
+}
+
+static int bench_work(struct bench *b, struct err *e)
+{
+	static const struct {
+		const char *verb, *amount, *name;
+	} jobs[] = {{"loop", "20000000", "loop_ms"},
+	            {"syscall", "20000", "syscall_us"},
+	            {"fault", "64", "fault_us"}};
+	char *const py[] = {"/usr/bin/python3", "-c", "sum(i * i % 7 for i in range(1000000))",
+	                    NULL};
+	const struct rounds *n = b->rounds;
+	struct machine_info m;
+	struct guest *g = NULL;
+	struct duel d;
+	int r = start(b, &b->warm, (int)b->cpu, &m, e);
+
+	if (r < 0)
+		return r;
+	r = machine_guest(&b->ms, m.id, &g, e);
+	for (size_t i = 0; r == 0 && i < ARRAY_LEN(jobs); i++) {
+		char *um[] = {"/usr/local/bin/work", (char *)jobs[i].verb, (char *)jobs[i].amount,
+		              NULL};
+		char *native[] = {b->work, um[1], um[2], NULL};
+
+		r = duel(b, g, um, native, n->work, true, jobs[i].name, &d, e);
+		if (r == 0 && i == 0)
+			put("um.cpu_ratio", series_at(&d.native, 0.5) / series_at(&d.um, 0.5));
+	}
+	if (r == 0)
+		r = duel(b, g, py, py, n->work, false, "python_loop_ms", &d, e);
+	if (r == 0)
+		r = duel(b, g, true_argv, true_argv, n->exec, false, "exec_ms_p50", &d, e);
+	if (r == 0)
+		r = duel(b, g, python_argv, python_argv, n->exec / 5, false, "python_ms_p50", &d,
+		         e);
+	guest_free(g);
+	end(b, &m);
+	return r;
+}
+
 static const struct part {
 	const char *name;
 	int (*run)(struct bench *b, struct err *e);
 } parts[] = {
-    {"boot", bench_boot},
-    {"restore", bench_restore},
-    {"fork", bench_fork},
+    {"boot", bench_boot},       {"restore", bench_restore}, {"fork", bench_fork},
+    {"work", bench_work},       {"idle", bench_idle},       {"fork10", bench_fork10},
+    {"fork100", bench_fork100},
 };
 
 static unsigned last_cpu(void)
@@ -471,7 +732,7 @@ static const char *place(void)
 static const char usage[] =
     "usage: um-bench [-q] [PART]...\n"
     "  -q   fewer rounds\n"
-    "Parts: boot restore fork fork10 fork100 idle exec work python\n"
+    "Parts: boot restore fork work idle fork10 fork100\n"
     "Environment: PANDA_KERNEL, PANDA_IMAGE, PANDA_UPPER; PANDA_RUN: where\n"
     "to make a directory for machines\n";
 
@@ -513,6 +774,8 @@ int main(int argc, char **argv)
 	worker = fork();
 	if (worker == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		prctl(PR_SET_CHILD_SUBREAPER,
+		      1); /* machines started by fork_all() are ours to reap */
 		_exit(measure(&b, argv + optind));
 	}
 	while (worker > 0 && waitpid(worker, &status, 0) < 0 && errno == EINTR)
