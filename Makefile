@@ -1,19 +1,23 @@
 # The front door; what happens is in tools/ and meson.build.
-.PHONY: all up test check asan fmt bench clean
+.PHONY: all up test soak check asan fuzz fmt bench clean
 all:
 	tools/build
 up: # everything, from a fresh Debian to a hello from inside a sandbox
 	tools/up
 test: # sets up what tests need and runs them all
 	tools/test
+soak: # the same, with long loops
+	PANDA_SOAK=1 tools/test
 check: # format, arrows between rooms, static analysis
 	tools/check
 asan: # unit tests and fuzz corpus with address and undefined behaviour sanitizers
 	tools/test --unit
+fuzz: # each target for FUZZ_SECONDS (20)
+	tools/fuzz
 fmt:
 	git ls-files -z '*.c' '*.h' | xargs -0 -r clang-format -i
 bench:
 	tools/up --no-hello
 	/usr/bin/python3 tests/bench/bench.py
 clean: # the cache in $$PANDA_CACHE stays
-	rm -rf build build-asan
+	rm -rf build build-asan build-fuzz
