@@ -360,6 +360,17 @@ static int bench_fork(struct bench *b, struct err *e)
 	return r;
 }
 
+/* The machine's newest memory layer; a machine talks to one controller at a time, so let go. */
+static int newest_layer(struct bench *b, const char *id, int *ret, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	int r = machine_adopt(&b->ms, id, &m, e);
+
+	if (r == 0)
+		*ret = take_fd(&m.top);
+	return r;
+}
+
 /*
  * What ten idle forks cost, counted twice. By pages: what their processes wrote (Pss_Anon, so a
  * page that two of them share counts once) and the files that are memory and did not exist before:
@@ -374,19 +385,19 @@ static int count_forks(struct bench *b, const struct machine_info *child, size_t
 	int r = 0;
 
 	for (size_t i = 0; r == 0 && i < n; i++) {
-		AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 		struct cg_stats cg = {.have = 0};
+		autoclose int top = -1;
 		struct memory mem;
 		struct family f;
 
-		r = machine_adopt(&b->ms, child[i].id, &m, e);
+		r = newest_layer(b, child[i].id, &top, e);
 		if (r < 0)
 			return r;
 		family_of(child[i].pid, &f);
 		mem = family_memory(&f);
 		cg_stats(b->cg, child[i].id, &cg);
-		tops += file_kib(m.top);
-		pages += mem.anon + file_kib(m.top);
+		tops += file_kib(top);
+		pages += mem.anon + file_kib(top);
 		private += mem.private;
 		groups += cg.memory_bytes >> 10;
 	}
@@ -415,24 +426,24 @@ static int start_many(struct bench *b, const struct engine_image *i, struct mach
 
 static int bench_fork10(struct bench *b, struct err *e)
 {
-	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
 	struct machine_info parent, child[IDLE_FORKS];
+	autoclose int top = -1;
 	uint64_t before, once;
 	size_t n = 0;
 	int r = start_session(b, BIG_MEMORY_MIB, BIG_HEAP_MIB, &parent, e);
 
 	if (r < 0)
 		return r;
-	r = machine_adopt(&b->ms, parent.id, &m, e);
-	before = file_kib(m.top);
+	r = newest_layer(b, parent.id, &top, e);
+	before = file_kib(top);
 	if (r == 0)
 		r = machine_snapshot(&b->ms, parent.id, &i, NULL, e);
 	if (r == 0)
 		r = start_many(b, &i, child, IDLE_FORKS, &n, e);
 	if (r == 0) {
 		sleep(SETTLE_S);
-		once = file_kib(m.top) - before + file_kib(i.state);
+		once = file_kib(top) - before + file_kib(i.state);
 		r = count_forks(b, child, n, once, e);
 	}
 	/* They were not idle because they were dead: each still answers. */
@@ -505,7 +516,7 @@ static int bench_fork100(struct bench *b, struct err *e)
 
 static int bench_idle(struct bench *b, struct err *e)
 {
-	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	autoclose int top = -1;
 	struct cg_stats cg = {.have = 0};
 	struct machine_info info;
 	struct memory mem;
@@ -515,7 +526,7 @@ static int bench_idle(struct bench *b, struct err *e)
 
 	if (r < 0)
 		return r;
-	r = machine_adopt(&b->ms, info.id, &m, e);
+	r = newest_layer(b, info.id, &top, e);
 	if (r == 0) {
 		sleep(SETTLE_S);
 		family_of(info.pid, &f);
@@ -525,9 +536,9 @@ static int bench_idle(struct bench *b, struct err *e)
 		mem = family_memory(&f);
 		cg_stats(b->cg, info.id, &cg);
 		put("um.idle_wakeups_per_s", (double)switches / b->rounds->idle_s);
-		put("um.idle_rss_mib", (double)(mem.anon + file_kib(m.top)) / 1024);
+		put("um.idle_rss_mib", (double)(mem.anon + file_kib(top)) / 1024);
 		put("um.idle_private_mib", (double)mem.private / 1024);
-		put("um.idle_top_mib", (double)file_kib(m.top) / 1024);
+		put("um.idle_top_mib", (double)file_kib(top) / 1024);
 		put("um.idle_cgroup_mib", (double)cg.memory_bytes / (1 << 20));
 		put("um.idle_processes", (double)f.n);
 	}
