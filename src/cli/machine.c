@@ -67,6 +67,7 @@ static const char usage[] =
     "      --timeout S    kill the command after S seconds, exit code 124 (exec)\n"
     "      --image FILE   read-only root image         --kernel FILE the kernel, panda-um\n"
     "      --upper FILE   ext4 file, base of the writable disk\n"
+    "  -n, --count N      how many machines (boot, fork, restore; 1)\n"
     "      --cpu N        cpu to run on                --cpu-max P   percent of one cpu\n"
     "      --id ID        name of the new machine      --verify      read every byte (restore)\n"
     "      --weak-jail    start even if this host lacks parts of the jail (panda doctor)\n"
