@@ -89,6 +89,13 @@ struct engine {
 	unsigned memory_slot,
 	    disk_slot; /* disk d, layer i: disk_slot + d * ENGINE_LAYERS_MAX + i */
 
+	/*
+	 * Makes ahead what is slow about a start: the jail of the machine that will have this id.
+	 * Nobody has to. forget() undoes it when the start did not come; free() forgets all.
+	 */
+	int (*prepare)(struct engine *e, const char *id, struct err *err);
+	void (*forget)(struct engine *e, const char *id);
+
 	/* Boots or restores. Returns when the kernel runs; *ret is the caller's. */
 	int (*start)(struct engine *e, const struct engine_start *s, struct engine_machine *ret,
 	             struct err *err);

@@ -157,9 +157,11 @@ int layer_seal_file(int dirfd, const char *name, uint64_t pages, struct map *map
 int layer_adopt(int fd, uint64_t pages, struct map *map, struct layer **ret)
 {
 	autoclose int own = -1;
-	int r;
+	int seals, r;
 
-	if (fcntl(fd, F_GET_SEALS) >= 0)
+	/* A file on a tmpfs has seals too, but never those that our memfds are born with. */
+	seals = fcntl(fd, F_GET_SEALS);
+	if (seals >= 0 && (seals & (F_SEAL_SHRINK | F_SEAL_GROW)))
 		return layer_seal_memfd(fd, pages, map, ret);
 	own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	r = own < 0 ? -errno : prove_no_writer(own);
