@@ -33,8 +33,15 @@ enum {
 /* Host memory a machine needs beside the guest's: page tables, stubs, the kernel's own image. */
 #define MEMORY_ROOM ((uint64_t)64 << 20)
 
+struct prepared {
+	struct prepared *next;
+	struct jail_prep *prep;
+	char id[ENGINE_ID_MAX + 1];
+};
+
 struct um {
 	struct engine engine;
+	struct prepared *prepared; /* jails made ahead */
 	struct jail *jail;
 	struct jail_filter filter;
 	int kernel_fd, run_dirfd;
@@ -87,6 +94,51 @@ static int reopen(int fd, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
+static int um_prepare(struct engine *engine, const char *id, struct err *e)
+{
+	struct um *um = (struct um *)engine;
+	struct prepared *p = calloc(1, sizeof(*p));
+	int r;
+
+	if (!p)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	snprintf(p->id, sizeof(p->id), "%s", id);
+	r = jail_prepare(um->jail, id, &p->prep, e);
+	if (r < 0) {
+		free(p);
+		return r;
+	}
+	p->next = um->prepared;
+	um->prepared = p;
+	return 0;
+}
+
+/* The place that points to the entry of this id, or to NULL. */
+static struct prepared **find_prepared(struct um *um, const char *id)
+{
+	struct prepared **p = &um->prepared;
+
+	while (*p && strcmp((*p)->id, id))
+		p = &(*p)->next;
+	return p;
+}
+
+static void drop_prepared(struct prepared **at)
+{
+	struct prepared *p = *at;
+
+	if (!p)
+		return;
+	*at = p->next;
+	jail_prep_free(p->prep);
+	free(p);
+}
+
+static void um_forget(struct engine *engine, const char *id)
+{
+	drop_prepared(find_prepared((struct um *)engine, id));
+}
+
 static int spawn(struct um *um, const struct engine_start *s, int control, struct engine_machine *m,
                  struct err *e)
 {
@@ -106,6 +158,7 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 	autoclose int log =
 	    openat(s->dirfd, "console.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	struct jail_fd fds[] = {{null, 0}, {log, 1}, {log, 2}, {control, UM_FD_CTL}};
+	struct prepared **ahead;
 	struct jail_uid uid;
 	struct jail_spec spec = {
 	    .id = s->id,
@@ -140,8 +193,12 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 		return r;
 	spec.uid = uid.uid;
 	spec.gid = uid.uid;
+	ahead = find_prepared(um, s->id);
+	if (*ahead)
+		spec.prep = &(*ahead)->prep;
 	r = jail_spawn(um->jail, &spec, &m->pidfd, &m->pid, e);
 	jail_uid_drop(&uid);
+	drop_prepared(ahead); /* used up, or not worth keeping after a failure */
 	return r;
 }
 
@@ -257,7 +314,7 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	for (size_t d = 0; r == 0 && d < s->image->ndisks; d++) {
 		if (s->image->disks[d].read_only)
 			continue;
-		disk_name(name, d, s->image->disks[d].layers.n);
+		disk_name(name, d, 0);
 		r = layer_create_file(s->dirfd, name, pages_of(s->image->disks[d].size), &tops[d]);
 	}
 	if (r < 0) {
@@ -357,11 +414,12 @@ static void work_fini(struct snapshot_work *w)
 	}
 }
 
-/* Finds the number of a disk's top file: names only grow, also when layers were dropped. */
-static int disk_top(int dirfd, size_t disk, size_t from, char name[32], char next[32])
+/* The disk's top file is the one with the highest number; sealed ones stay until the machine ends.
+ */
+static void disk_top(int dirfd, size_t disk, char name[32], char next[32])
 {
 	struct stat st;
-	size_t n = from;
+	size_t n = 0;
 
 	for (;; n++) {
 		disk_name(next, disk, n + 1);
@@ -369,7 +427,6 @@ static int disk_top(int dirfd, size_t disk, size_t from, char name[32], char nex
 			break;
 	}
 	disk_name(name, disk, n);
-	return 0;
 }
 
 static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
@@ -393,7 +450,7 @@ static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
 
 		if (m->image.disks[d].read_only)
 			continue;
-		disk_top(m->dirfd, d, 0, w->disk_name[d], next);
+		disk_top(m->dirfd, d, w->disk_name[d], next);
 		w->disk_ro[d] =
 		    openat(m->dirfd, w->disk_name[d], O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 		if (w->disk_ro[d] < 0)
@@ -551,6 +608,8 @@ static void um_free(struct engine *engine)
 {
 	struct um *um = (struct um *)engine;
 
+	while (um->prepared)
+		drop_prepared(&um->prepared);
 	jail_filter_fini(&um->filter);
 	jail_free(um->jail);
 	closep(&um->kernel_fd);
@@ -590,6 +649,8 @@ int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *
 	    .isolation = "user-mode-kernel",
 	    .memory_slot = UM_FD_LAYER,
 	    .disk_slot = UM_FD_DISK,
+	    .prepare = um_prepare,
+	    .forget = um_forget,
 	    .start = um_start,
 	    .adopt = um_adopt,
 	    .snapshot = um_snapshot,
