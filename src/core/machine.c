@@ -313,7 +313,7 @@ static int read_layers(int dirfd, pid_t pid, unsigned slot, uint64_t pages, cons
 		snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)pid, slot + (unsigned)i);
 		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 		r = fd < 0 ? -errno : map_file(have, fd);
-		if (r == 0 && strcmp(want, have))
+		if (r == 0 && strcmp(want, have) != 0)
 			r = -EBADMSG; /* it holds another file than we gave it */
 		if (r == 0)
 			r = io_read_file(dirfd, want, MAP_BYTES_MAX, &bytes, &n);
@@ -473,7 +473,7 @@ static int remove_dir(int parent, const char *name)
 		return -ENOMEM;
 	}
 	while ((de = readdir(d)))
-		if (strcmp(de->d_name, ".") && strcmp(de->d_name, "..") &&
+		if (strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0 &&
 		    unlinkat(fd, de->d_name, 0) < 0)
 			return -errno;
 	return unlinkat(parent, name, AT_REMOVEDIR) < 0 ? -errno : 0;
