@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -60,6 +61,19 @@ struct guest *box_connect(struct box *b)
 	return g;
 }
 
+/*
+ * A guest's kernel starts its PID 1 with no signal ignored. We may be started otherwise: make uses
+ * posix_spawn(), after which the signals that libc keeps for itself are; only a bare call resets
+ * them.
+ */
+static void no_signal_ignored(void)
+{
+	const char default_action[32] = {0}; /* the kernel's struct sigaction, all zero */
+
+	for (int sig = 1; sig < _NSIG; sig++)
+		syscall(SYS_rt_sigaction, sig, default_action, NULL, _NSIG / 8);
+}
+
 int box_start(struct box *b, const char *option)
 {
 	memset(b, 0, sizeof(*b));
@@ -70,6 +84,7 @@ int box_start(struct box *b, const char *option)
 	b->pid = fork();
 	if (b->pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		no_signal_ignored();
 		close_range(3, ~0u, 0); /* what we inherited is none of its business */
 		execl(agent_path, agent_path, "--serve", b->sock, option, (char *)NULL);
 		_exit(127);
