@@ -116,6 +116,9 @@ struct engine {
 	int (*stats)(struct engine *e, struct engine_machine *m, struct engine_stats *ret,
 	             struct err *err);
 
+	/* Does the host know why it ended (out of memory)? Then true, and the reason in words. */
+	bool (*why_ended)(struct engine *e, const char *id, char *ret, size_t n);
+
 	/* Kills it and removes what the host kept for it, but for its directory. */
 	int (*stop)(struct engine *e, const char *id, pid_t pid, struct err *err);
 

@@ -244,7 +244,8 @@ static void end_of(int dir, char *buf, size_t n)
 			*c = '?';
 }
 
-static void fill_info(const char *id, int dir, const json_t *j, struct machine_info *ret)
+static void fill_info(struct machines *ms, const char *id, int dir, const json_t *j,
+                      struct machine_info *ret)
 {
 	*ret = (struct machine_info){.generation = get_int(j, "generation"),
 	                             .memory_size = get_int(j, "memory_size"),
@@ -256,7 +257,7 @@ static void fill_info(const char *id, int dir, const json_t *j, struct machine_i
 	             get_int(j, "start_time") > 0;
 	if (!j)
 		snprintf(ret->end, sizeof(ret->end), "never started");
-	else if (!ret->alive)
+	else if (!ret->alive && !ms->engine->why_ended(ms->engine, id, ret->end, sizeof(ret->end)))
 		end_of(dir, ret->end, sizeof(ret->end));
 }
 
@@ -267,7 +268,7 @@ int machine_look(struct machines *ms, const char *id, struct machine_info *ret, 
 	int r = read_book(ms, id, &dir, &j, e);
 
 	if (r == 0)
-		fill_info(id, dir, j, ret);
+		fill_info(ms, id, dir, j, ret);
 	return r;
 }
 
@@ -373,7 +374,7 @@ static int adopt(struct machines *ms, const char *id, struct engine_machine *ret
 	r = read_book(ms, id, &dir, &j, e);
 	if (r < 0)
 		return r;
-	fill_info(id, dir, j, info);
+	fill_info(ms, id, dir, j, info);
 	if (!info->alive)
 		return err_set(e, ESRCH, "machine_gone", "machine %s has ended (%s)", id,
 		               info->end);
@@ -422,7 +423,7 @@ int machine_guest(struct machines *ms, const char *id, struct guest **ret, struc
 	r = read_book(ms, id, &dir, &j, e);
 	if (r < 0)
 		return r;
-	fill_info(id, dir, j, &info);
+	fill_info(ms, id, dir, j, &info);
 	if (!info.alive)
 		return err_set(e, ESRCH, "machine_gone", "machine %s has ended (%s)", id, info.end);
 	return connect_guest(dir, id, ret, e);

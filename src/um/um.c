@@ -267,6 +267,17 @@ static void last_words(int dirfd, char *buf, size_t len)
 		snprintf(buf, len, "%s", line);
 }
 
+static bool um_why_ended(struct engine *engine, const char *id, char *ret, size_t n)
+{
+	struct um *um = (struct um *)engine;
+	struct cg_stats st;
+
+	if (cg_stats(jail_cgroups(um->jail), id, &st) < 0 || st.oom_kills == 0)
+		return false;
+	snprintf(ret, n, "out of memory: it reached the limit the host gave it");
+	return true;
+}
+
 static int um_stop(struct engine *engine, const char *id, pid_t pid, struct err *e)
 {
 	struct um *um = (struct um *)engine;
@@ -657,6 +668,7 @@ int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *
 	    .pause = um_pause,
 	    .resume = um_resume,
 	    .stats = um_stats,
+	    .why_ended = um_why_ended,
 	    .stop = um_stop,
 	    .kernel = um_kernel,
 	    .free = um_free,

@@ -67,6 +67,11 @@ static int end(struct engine *engine, const char *id, pid_t pid, struct err *e)
 	return 0;
 }
 
+static bool no_idea(struct engine *engine, const char *id, char *ret, size_t n)
+{
+	return false;
+}
+
 static int refuse(struct engine *engine, const struct engine_start *s, struct engine_machine *ret,
                   struct err *e)
 {
@@ -92,6 +97,7 @@ static int setup(void **state)
 	                                   .start = refuse,
 	                                   .adopt = take_up,
 	                                   .snapshot = seal,
+	                                   .why_ended = no_idea,
 	                                   .stop = end};
 	snprintf(w->run, sizeof(w->run), "/tmp/panda-machine-XXXXXX");
 	assert_non_null(mkdtemp(w->run));
