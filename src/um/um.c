@@ -118,7 +118,7 @@ static struct prepared **find_prepared(struct um *um, const char *id)
 {
 	struct prepared **p = &um->prepared;
 
-	while (*p && strcmp((*p)->id, id))
+	while (*p && strcmp((*p)->id, id) != 0)
 		p = &(*p)->next;
 	return p;
 }
@@ -512,6 +512,14 @@ static int push_disk(struct engine_machine *m, size_t d, struct snapshot_work *w
 	return r;
 }
 
+/* What a machine says about how it went: 0 or a negative errno. */
+static int done(const struct um_msg *a)
+{
+	int64_t said = (int64_t)a->arg[UM_DONE_ERR];
+
+	return a->type != UM_DONE || said > 0 || said < -4095 ? -EPROTO : (int)said;
+}
+
 static int um_snapshot(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
                        struct engine_snapshot_info *info, struct err *e)
 {
@@ -529,10 +537,8 @@ static int um_snapshot(struct engine *engine, struct engine_machine *m, struct e
 	r = prepare_snapshot(m, &w);
 	if (r == 0)
 		r = um_call(m->control, m->pidfd, &w.p, CALL_TIMEOUT_MS, &a);
-	if (r == 0 && a.type != UM_DONE)
-		r = -EPROTO;
-	if (r == 0 && (int64_t)a.arg[UM_DONE_ERR] < 0)
-		r = (int64_t)a.arg[UM_DONE_ERR] >= -4095 ? (int)a.arg[UM_DONE_ERR] : -EPROTO;
+	if (r == 0)
+		r = done(&a);
 	if (r < 0)
 		return err_set(e, -r, r == -ESRCH ? "machine_gone" : "snapshot_failed",
 		               "machine %s could not be saved: %s", m->id,
@@ -572,8 +578,8 @@ static int simple_call(struct engine_machine *m, enum um_type type, struct um_ms
 	struct um_packet p = {.msg = {.magic = UM_MAGIC, .type = (uint32_t)type}};
 	int r = um_call(m->control, m->pidfd, &p, CALL_TIMEOUT_MS, ret);
 
-	if (r == 0 && ret->type != UM_DONE)
-		r = -EPROTO;
+	if (r == 0)
+		r = done(ret);
 	if (r < 0)
 		return err_set(e, -r, r == -ESRCH ? "machine_gone" : "machine_silent",
 		               "machine %s does not answer: %s", m->id,
