@@ -23,13 +23,15 @@ import peers
 TOP = peers.TOP
 BUILD = TOP / "build"
 
-# What issue 2 asks for; AT_LEAST is the only one where more is better.
+# What we hold ourselves to; of those in AT_LEAST more is better.
 TARGETS = {
     "boot_ms_p50": 150,
     "restore_ms_p50": 5,
     "restore_ms_p99": 15,
     "fork_parent_stop_ms_p50": 2,
     "fork_ms_p50": 10,
+    "fork_dirty_parent_stop_ms_p50": 2,  # the same, when the parent has written its whole heap since the last fork
+    "fork_dirty_ms_p50": 10,
     "fork10_500m_extra_mib": 5,
     "fork100_s": 1,
     "idle_rss_mib": 2,

@@ -232,50 +232,85 @@ static int bake(struct bench *b, struct err *e)
 	return r < 0 ? r : machine_load(&b->ms, &b->store, "warm", false, &b->warm, e);
 }
 
-/* A machine with a Python that holds this much memory, none of it zeros, and waits. */
+/* A machine with a Python that holds a heap, none of it zeros, and waits. */
+struct session {
+	struct machine_info m;
+	uint64_t python; /* its exec; SIGUSR1 makes it write to every page of its heap */
+};
+
+static const char session_code[] =
+    "import signal, sys\n"
+    "def write(*_):\n"
+    "    for i in range(0, len(heap), 4096):\n"
+    "        heap[i] ^= 1\n"
+    "    open('/tmp/ready', 'w').close()\n"
+    "heap = bytearray(b'panda' * 8192)[:4096] * (256 * int(sys.argv[1]))\n"
+    "signal.signal(signal.SIGUSR1, write)\n"
+    "write()\n"
+    "while True:\n"
+    "    signal.pause()\n";
+
+static int wait_ready(struct guest *g, struct err *e)
+{
+	uint64_t deadline = mono_ms() + GUEST_MS;
+	struct wire_file st;
+	int r;
+
+	guest_set_deadline(g, GUEST_MS + 1000);
+	while ((r = guest_stat(g, "/tmp/ready", true, &st, e)) == -ENOENT) {
+		if (mono_ms() >= deadline)
+			return err_set(e, ETIMEDOUT, "guest_silent", "Python was not ready in %d s",
+			               GUEST_MS / 1000);
+		usleep(5000);
+	}
+	return r;
+}
+
 static int start_session(struct bench *b, unsigned memory_mib, unsigned heap_mib,
-                         struct machine_info *ret, struct err *e)
+                         struct session *ret, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	char code[256];
-	char *argv[] = {"/usr/bin/python3", "-c", code, NULL};
+	char mib[16];
+	char *argv[] = {"/usr/bin/python3", "-c", (char *)session_code, mib, NULL};
 	struct guest_exec x = {.argv = argv};
-	uint64_t deadline = mono_ms() + GUEST_MS - 1000;
-	struct machine_info m;
-	struct wire_file st;
+	struct session s;
 	struct guest *g = NULL;
 	int r;
 
-	snprintf(code, sizeof(code),
-	         "import signal\n"
-	         "heap = bytearray(b'panda' * 8192)[:4096] * (256 * %u)\n"
-	         "open('/tmp/ready', 'w').close()\n"
-	         "signal.pause()\n",
-	         heap_mib);
+	snprintf(mib, sizeof(mib), "%u", heap_mib);
 	r = cold(b, memory_mib, &i, e);
 	if (r == 0)
-		r = start(b, &i, -1, &m, e);
+		r = start(b, &i, -1, &s.m, e);
 	if (r < 0)
 		return r;
-	r = machine_guest(&b->ms, m.id, &g, e);
-	if (r == 0) {
-		guest_set_deadline(g, GUEST_MS);
-		r = guest_exec_start(g, &x, &(uint64_t){0}, e);
-	}
-	while (r == 0 && (r = guest_stat(g, "/tmp/ready", true, &st, e)) == -ENOENT) {
-		usleep(5000);
-		r = mono_ms() < deadline ? 0
-		                         : err_set(e, ETIMEDOUT, "guest_silent",
-		                                   "a Python with %u MiB was not ready after %d s",
-		                                   heap_mib, GUEST_MS / 1000);
-	}
+	r = machine_guest(&b->ms, s.m.id, &g, e);
+	if (r == 0)
+		r = guest_exec_start(g, &x, &s.python, e);
+	if (r == 0)
+		r = wait_ready(g, e);
 	guest_free(g);
 	if (r < 0) {
-		end(b, &m);
+		end(b, &s.m);
 		return r;
 	}
-	*ret = m;
+	*ret = s;
 	return 0;
+}
+
+/* Has the Python write to all of its heap again. */
+static int rewrite(struct bench *b, const struct session *s, struct err *e)
+{
+	struct guest *g = NULL;
+	int r = machine_guest(&b->ms, s->m.id, &g, e);
+
+	if (r == 0)
+		r = guest_remove(g, "/tmp/ready", false, e);
+	if (r == 0)
+		r = guest_exec_signal(g, s->python, SIGUSR1, false, e);
+	if (r == 0)
+		r = wait_ready(g, e);
+	guest_free(g);
+	return r;
 }
 
 /* --- parts -------------------------------------------------------------------------------------
@@ -305,98 +340,133 @@ static int bench_boot(struct bench *b, struct err *e)
 	return 0;
 }
 
-struct restores {
-	struct series all, engine, hello, exec, stop;
+/* How machines came to life from an image, step by step. */
+struct births {
+	struct series still, snapshot; /* a fork only: the parent's stop, and the whole call */
+	struct series engine, hello;   /* the engine's start; our books and the agent's answer */
+	struct series exec, all;       /* /bin/true on a new connection; everything up to here */
+	struct series cpu, stop; /* the machine's cpu time so far; how long it took to end it */
 };
 
-static int restore_one(struct bench *b, struct restores *s, struct err *e)
+/* Says more than a clock while others use the cpu. */
+static double cpu_ms(struct bench *b, const char *id)
 {
-	uint64_t t = mono_ns(), u;
+	struct cg_stats st = {.cpu_ns = 0};
+
+	cg_stats(b->cg, id, &st);
+	return (double)st.cpu_ns / 1e6;
+}
+
+/* From the image to the first answer, and away again. since_ns is when somebody asked for it. */
+static int birth(struct bench *b, const struct engine_image *i, uint64_t since_ns, struct births *s,
+                 struct err *e)
+{
+	uint64_t t = mono_ns();
 	struct machine_info m;
-	int r = start(b, &b->warm, -1, &m, e);
+	int r = start(b, i, -1, &m, e);
 
 	if (r < 0)
 		return r;
 	series_add(&s->engine, engine_ms);
 	series_add(&s->hello, ms_since(t) - engine_ms);
-	u = mono_ns();
+	t = mono_ns();
 	r = first_exec(b, m.id, e);
-	series_add(&s->exec, ms_since(u));
-	series_add(&s->all, ms_since(t));
-	u = mono_ns();
+	series_add(&s->exec, ms_since(t));
+	series_add(&s->all, ms_since(since_ns));
+	series_add(&s->cpu, cpu_ms(b, m.id));
+	t = mono_ns();
 	end(b, &m);
-	series_add(&s->stop, ms_since(u));
+	series_add(&s->stop, ms_since(t));
 	return r;
+}
+
+static void put_births(const char *name, const struct births *s)
+{
+	const struct {
+		const char *name;
+		const struct series *s;
+		double q;
+	} rows[] = {{"ms_p50", &s->all, 0.5},
+	            {"ms_p99", &s->all, 0.99},
+	            {"ms_min", &s->all, 0}, /* what a calmer machine would show */
+	            {"parent_stop_ms_p50", &s->still, 0.5},
+	            {"snapshot_ms_p50", &s->snapshot, 0.5},
+	            {"engine_ms_p50", &s->engine, 0.5},
+	            {"hello_ms_p50", &s->hello, 0.5},
+	            {"exec_ms_p50", &s->exec, 0.5},
+	            {"cpu_ms_p50", &s->cpu, 0.5},
+	            {"stop_ms_p50", &s->stop, 0.5}};
+	char key[64];
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		snprintf(key, sizeof(key), "um.%s_%s", name, rows[i].name);
+		if (rows[i].s->n)
+			put(key, series_at(rows[i].s, rows[i].q));
+	}
 }
 
 /* With the jail made ahead, and now and then without, for the difference. */
 static int bench_restore(struct bench *b, struct err *e)
 {
-	struct restores ahead = {0}, bare = {0};
+	struct births ahead = {0}, bare = {0};
 	int r = 0;
 
 	for (unsigned n = 0; r == 0 && n < b->rounds->restore; n++) {
 		r = prepare(b, e);
 		if (r == 0)
-			r = restore_one(b, &ahead, e);
+			r = birth(b, &b->warm, mono_ns(), &ahead, e);
 		if (r == 0 && n % 4 == 0)
-			r = restore_one(b, &bare, e);
+			r = birth(b, &b->warm, mono_ns(), &bare, e);
 	}
 	if (r < 0)
 		return r;
-	put("um.restore_ms_p50", series_at(&ahead.all, 0.5));
-	put("um.restore_ms_p99", series_at(&ahead.all, 0.99));
-	put("um.restore_ms_min", series_at(&ahead.all, 0)); /* what a calmer machine would show */
+	put_births("restore", &ahead);
 	put("um.restore_bare_ms_p50", series_at(&bare.all, 0.5));
-	put("um.restore_engine_ms_p50", series_at(&ahead.engine, 0.5));
-	put("um.restore_hello_ms_p50", series_at(&ahead.hello, 0.5));
-	put("um.restore_exec_ms_p50", series_at(&ahead.exec, 0.5));
-	put("um.stop_ms_p50", series_at(&ahead.stop, 0.5));
 	return 0;
 }
 
+static int fork_one(struct bench *b, const char *parent, struct births *s, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	struct engine_snapshot_info info;
+	uint64_t t;
+	int r = prepare(b, e);
+
+	if (r < 0)
+		return r;
+	t = mono_ns();
+	r = machine_snapshot(&b->ms, parent, &i, &info, e);
+	if (r < 0)
+		return r;
+	series_add(&s->snapshot, ms_since(t));
+	series_add(&s->still, (double)info.stop_ns / 1e6);
+	return birth(b, &i, t, s, e);
+}
+
+/*
+ * A parent that does little between two forks, and one that has written all of its heap since the
+ * last: a session that was forked never before is like the second.
+ */
 static int bench_fork(struct bench *b, struct err *e)
 {
-	struct series all = {.n = 0}, stop = {.n = 0}, snap = {.n = 0}, engine = {.n = 0},
-		      exec = {.n = 0};
-	struct machine_info parent, child;
-	int r = start_session(b, MEMORY_MIB, HEAP_MIB, &parent, e);
+	struct births calm = {0}, dirty = {0};
+	struct session s;
+	int r = start_session(b, MEMORY_MIB, HEAP_MIB, &s, e);
 
 	if (r < 0)
 		return r;
-	for (unsigned n = 0; r == 0 && n < b->rounds->fork; n++) {
-		AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-		struct engine_snapshot_info info;
-		uint64_t t, u;
-
-		r = prepare(b, e);
-		if (r < 0)
-			break;
-		t = mono_ns();
-		r = machine_snapshot(&b->ms, parent.id, &i, &info, e);
-		if (r < 0)
-			break;
-		series_add(&snap, ms_since(t));
-		series_add(&stop, (double)info.stop_ns / 1e6);
-		r = start(b, &i, -1, &child, e);
-		if (r < 0)
-			break;
-		series_add(&engine, engine_ms);
-		u = mono_ns();
-		r = first_exec(b, child.id, e);
-		series_add(&exec, ms_since(u));
-		series_add(&all, ms_since(t));
-		end(b, &child);
+	for (unsigned n = 0; r == 0 && n < b->rounds->fork / 4; n++) {
+		r = n ? rewrite(b, &s, e) : 0;
+		if (r == 0)
+			r = fork_one(b, s.m.id, &dirty, e);
 	}
-	end(b, &parent);
+	for (unsigned n = 0; r == 0 && n < b->rounds->fork; n++)
+		r = fork_one(b, s.m.id, &calm, e);
+	end(b, &s.m);
 	if (r < 0)
 		return r;
-	put("um.fork_parent_stop_ms_p50", series_at(&stop, 0.5));
-	put("um.fork_ms_p50", series_at(&all, 0.5));
-	put("um.fork_ms_min", series_at(&all, 0));
-	put("um.fork_snapshot_ms_p50", series_at(&snap, 0.5));
-	put("um.fork_engine_ms_p50", series_at(&engine, 0.5));
-	put("um.fork_exec_ms_p50", series_at(&exec, 0.5));
+	put_births("fork", &calm);
+	put_births("fork_dirty", &dirty);
 	return 0;
 }
 
@@ -467,7 +537,8 @@ static int start_many(struct bench *b, const struct engine_image *i, struct mach
 static int bench_fork10(struct bench *b, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	struct machine_info parent, child[IDLE_FORKS];
+	struct machine_info child[IDLE_FORKS];
+	struct session parent;
 	autoclose int top = -1;
 	uint64_t before, once;
 	size_t n = 0;
@@ -475,10 +546,10 @@ static int bench_fork10(struct bench *b, struct err *e)
 
 	if (r < 0)
 		return r;
-	r = newest_layer(b, parent.id, &top, e);
+	r = newest_layer(b, parent.m.id, &top, e);
 	before = file_kib(top);
 	if (r == 0)
-		r = machine_snapshot(&b->ms, parent.id, &i, NULL, e);
+		r = machine_snapshot(&b->ms, parent.m.id, &i, NULL, e);
 	if (r == 0)
 		r = start_many(b, &i, child, IDLE_FORKS, &n, e);
 	if (r == 0) {
@@ -491,7 +562,7 @@ static int bench_fork10(struct bench *b, struct err *e)
 		r = first_exec(b, child[k].id, e);
 	while (n > 0)
 		end(b, &child[--n]);
-	end(b, &parent);
+	end(b, &parent.m);
 	return r;
 }
 
@@ -532,7 +603,7 @@ static void end_child_of(const struct machine_info *m, void *arg)
 static int bench_fork100(struct bench *b, struct err *e)
 {
 	unsigned cpus = (unsigned)MIN(sysconf(_SC_NPROCESSORS_ONLN), (long)CPUS_MAX);
-	struct machine_info parent;
+	struct session parent;
 	int r = start_session(b, MEMORY_MIB, 1, &parent, e);
 
 	if (r < 0)
@@ -541,7 +612,7 @@ static int bench_fork100(struct bench *b, struct err *e)
 		AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
 		uint64_t t = mono_ns();
 
-		r = machine_snapshot(&b->ms, parent.id, &i, NULL, e);
+		r = machine_snapshot(&b->ms, parent.m.id, &i, NULL, e);
 		if (r < 0)
 			break;
 		r = fork_all(b, &i, once ? 1 : cpus);
@@ -551,7 +622,7 @@ static int bench_fork100(struct bench *b, struct err *e)
 			put(once ? "um.fork100_serial_s" : "um.fork100_s", ms_since(t) / 1e3);
 		machine_each(&b->ms, end_child_of, b, NULL);
 	}
-	end(b, &parent);
+	end(b, &parent.m);
 	return r;
 }
 
