@@ -210,7 +210,7 @@ class Machine:
     def keep(self):
         """Starts a Python in the guest that stays; ask() talks to it, in this machine and its forks."""
         self.put("/root/keeper.py", (GUEST / "keeper.py").read_bytes())
-        self.sh("mkfifo /root/in /root/out && setsid python3 /root/keeper.py </dev/null >/root/keeper.log 2>&1 &")
+        self.sh("mkfifo /root/in /root/out; setsid python3 /root/keeper.py </dev/null >/root/keeper.log 2>&1 &")
         assert self.ask("6 * 7") == 42
 
     def ask(self, code, timeout=60):
