@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/io.h"
 #include "um/cpu.h"
 #include "um/runs.h"
@@ -25,6 +26,7 @@ enum {
 	START_TIMEOUT_MS = 30000, /* a cold boot on a busy host; a restore takes milliseconds */
 	CALL_TIMEOUT_MS = 30000,
 	STOP_TIMEOUT_MS = 10000,
+	SEAL_TIMEOUT_MS = 5000, /* gigabytes are unmapped in less */
 	PIDS_DEFAULT = 2048,
 	/* fds: fixed slots end at 336; each guest process has one, and so has each agent stream */
 	NOFILE = 336 + PIDS_DEFAULT + 256,
@@ -476,6 +478,17 @@ static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
 	return 0;
 }
 
+/* The machine has ended its stubs, but the host may still be taking their memory apart. */
+static int seal_when_let_go(int fd, uint64_t pages, struct map *map, struct layer **ret)
+{
+	uint64_t deadline = mono_ms() + SEAL_TIMEOUT_MS;
+	int r;
+
+	while ((r = layer_seal_memfd(fd, pages, map, ret)) == -EBUSY && mono_ms() < deadline)
+		usleep(200);
+	return r;
+}
+
 /* Turns what was the top into a layer of the set. */
 static int push_memory(struct engine_machine *m, struct snapshot_work *w, const struct um_msg *a,
                        off_t *pos)
@@ -488,7 +501,7 @@ static int push_memory(struct engine_machine *m, struct snapshot_work *w, const 
 	if (r == 0)
 		r = runs_read(w->map, pos, a->arg[UM_DONE_RUNS], m->image.memory.pages, &map);
 	if (r == 0)
-		r = layer_seal_memfd(m->top, m->image.memory.pages, &map, &l);
+		r = seal_when_let_go(m->top, m->image.memory.pages, &map, &l);
 	if (r == 0)
 		r = set_push(&m->image.memory, l);
 	return r;
