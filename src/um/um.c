@@ -32,7 +32,8 @@ enum {
 	NOFILE = 336 + PIDS_DEFAULT + 256,
 };
 
-/* Host memory a machine needs beside the guest's: page tables, stubs, the kernel's own image. */
+/* Host memory a machine needs beside the guest's: page tables, stubs, the kernel's own image. The
+ * guest's counts twice: what its sealed layers hold for forks, and what it wrote since. */
 #define MEMORY_ROOM ((uint64_t)64 << 20)
 
 struct prepared {
@@ -169,8 +170,8 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 	    .envp = envp,
 	    .fds = fds,
 	    .nfds = ARRAY_LEN(fds),
-	    .limits = {.memory_max =
-	                   s->memory_limit ? s->memory_limit : s->image->memory_size + MEMORY_ROOM,
+	    .limits = {.memory_max = s->memory_limit ? s->memory_limit
+	                                             : 2 * s->image->memory_size + MEMORY_ROOM,
 	               .cpu_max_percent = s->cpu_max_percent,
 	               .pids_max = s->pids_max ? s->pids_max : PIDS_DEFAULT},
 	    .nofile_max = NOFILE,
