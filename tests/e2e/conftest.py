@@ -56,9 +56,9 @@ class Result:
 class Panda:
     """The command line. Remembers every id that it saw, to look for what is left of it."""
 
-    def __init__(self, home):
+    def __init__(self, home, run="run"):
         self.home = home
-        self.run_dir, self.store = home / "run", home / "store"
+        self.run_dir, self.store = home / run, home / "store"
         self.program = os.environ.get("PANDA", str(TOP / "build/src/cli/panda"))
         self.env = dict(os.environ, PANDA_RUN=str(self.run_dir), PANDA_STORE=str(self.store))
         for name, file in ("PANDA_KERNEL", "panda-um"), ("PANDA_IMAGE", "base.img"), ("PANDA_UPPER", "upper.img"):
@@ -230,7 +230,10 @@ def sweep_stale():
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue  # it runs right now
-            Panda(home).sweep()
+            for run in [m.parent for m in home.glob("*/machines")]:
+                Panda(home, run.name).sweep()
+                if os.path.ismount(run):
+                    subprocess.run(["umount", run], check=True)
             shutil.rmtree(home)
 
 

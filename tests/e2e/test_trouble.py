@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from conftest import CGROUPS, GUEST, TOP, wait_for
+from conftest import CGROUPS, GUEST, TOP, Panda, wait_for
 
 
 @pytest.fixture
@@ -138,13 +138,12 @@ def test_a_full_disk_harms_only_itself_and_can_be_emptied(panda, neighbour):
     upper.unlink()
 
 
-def test_a_machine_on_a_full_host_disk_harms_only_itself(panda, neighbour, tmp_path):
+def test_a_machine_on_a_full_host_disk_harms_only_itself(panda, neighbour):
     """The file system below its run directory has no room: the guest's disk fails, the machine can be stopped."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", tmp_path], check=True)
+    small = Panda(panda.home, "small")
+    small.run_dir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", small.run_dir], check=True)
     try:
-        small = type(panda)(panda.home)
-        small.run_dir = tmp_path
-        small.env = dict(panda.env, PANDA_RUN=str(tmp_path))
         box = small.boot()
         panda.seen |= small.seen
         box.try_("sh", "-c", "head -c 64M /dev/urandom >/root/big; sync", timeout=120)
@@ -152,7 +151,9 @@ def test_a_machine_on_a_full_host_disk_harms_only_itself(panda, neighbour, tmp_p
         box.stop()
         assert small.in_run_dir() == []
     finally:
-        subprocess.run(["umount", tmp_path], check=True)
+        small.sweep()
+        subprocess.run(["umount", small.run_dir], check=True)
+        small.run_dir.rmdir()
 
 
 def test_busy_machines_leave_time_for_others(panda, neighbour, procs):
