@@ -8,6 +8,7 @@ PANDA, PANDA_KERNEL, PANDA_IMAGE and PANDA_UPPER name other programs and images 
 PANDA_SOAK=1 makes loops long (`make soak`): the counts are at count().
 """
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ TOP = Path(__file__).resolve().parents[2]
 GUEST = TOP / "tests" / "guest"
 PREFIX = "panda-e2e."
 CGROUPS = Path("/sys/fs/cgroup")
+NAMES = itertools.count(1)
 
 
 def count(usual, soak):
@@ -64,7 +66,6 @@ class Panda:
         for name, file in ("PANDA_KERNEL", "panda-um"), ("PANDA_IMAGE", "base.img"), ("PANDA_UPPER", "upper.img"):
             self.env.setdefault(name, str(TOP / "build" / file))
         self.seen = set()
-        self.names = 0
 
     def start(self, *args, **kw):
         """Starts `panda machine ARGS` and does not wait."""
@@ -99,8 +100,7 @@ class Panda:
         return r
 
     def new_id(self):
-        self.names += 1
-        return f"e2e-{os.getpid()}-{self.names}"
+        return f"e2e-{os.getpid()}-{next(NAMES)}"
 
     def _machines(self, *args):
         ids = self.do(*args, timeout=120).text.split()
