@@ -21,25 +21,18 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/io.h"
-#include "core/machine.h"
-#include "jail/jail.h"
+#include "bed.h"
 #include "measure.h"
-#include "um/um.h"
 
 enum {
-	MEMORY_MIB = 512,
 	BIG_MEMORY_MIB = 1024,
 	HEAP_MIB = 256,
 	BIG_HEAP_MIB = 500,
 	IDLE_FORKS = 10,
 	MANY_FORKS = 100,
-	GUEST_MS = 60000, /* an answer that takes longer is a failure */
-	SETTLE_S = 1,     /* until a restored guest has nothing left to do */
+	SETTLE_S = 1, /* until a restored guest has nothing left to do */
 	CPUS_MAX = 64,
 };
-
-#define SESSION_LIMIT ((uint64_t)8 << 30)
 
 /* How often each thing is done: enough for its p50 (or p99), and no more. */
 struct rounds {
@@ -47,308 +40,24 @@ struct rounds {
 };
 static const struct rounds full = {10, 200, 30, 4, 200, 9, 10};
 static const struct rounds quick = {3, 30, 8, 2, 50, 3, 3};
+static const struct rounds *rounds = &full;
 
-struct bench {
-	const struct rounds *rounds;
-	const char *kernel, *image, *upper, *run_dir, *store_dir;
-	char work[PATH_MAX]; /* the program that is measured inside and outside */
-	unsigned cpu;        /* where machines and native runs that are compared run */
-	struct engine *engine;
-	struct machines ms;
-	struct snapshot_store store;
-	struct cg_host *cg;
-	struct engine_image warm;   /* from disk: a booted machine that has run a few programs */
-	char id[ENGINE_ID_MAX + 1]; /* of the newest machine, or of the next one when prepared */
-	bool prepared;
-	uint64_t memory_limit;
-};
-
-/* The engine's own start, with a clock around it: what is left of a start is core's. */
-static int (*real_start)(struct engine *e, const struct engine_start *s, struct engine_machine *ret,
-                         struct err *err);
-static double engine_ms;
-
-static int timed_start(struct engine *e, const struct engine_start *s, struct engine_machine *ret,
-                       struct err *err)
-{
-	uint64_t t = mono_ns();
-	int r = real_start(e, s, ret, err);
-
-	engine_ms = ms_since(t);
-	return r;
-}
-
-/* --- machines ----------------------------------------------------------------------------------
- */
-
-/* Has the jail of the next machine made ahead, as a daemon does while it has nothing else to do. */
-static int prepare(struct bench *b, struct err *e)
-{
-	machine_new_id(b->id);
-	b->prepared = true;
-	return b->engine->prepare(b->engine, b->id, e);
-}
-
-/* A new machine, wherever there is room when cpu < 0. */
-static int start(struct bench *b, const struct engine_image *i, int cpu, struct machine_info *ret,
-                 struct err *e)
-{
-	struct engine_start s = {
-	    .id = b->id, .image = i, .cpu = cpu, .memory_limit = b->memory_limit};
-
-	if (!b->prepared)
-		machine_new_id(b->id);
-	b->prepared = false;
-	return machine_start(&b->ms, &s, NULL, i->state < 0 ? 1 : 2, ret, e);
-}
-
-static void end(struct bench *b, const struct machine_info *m)
-{
-	machine_remove(&b->ms, m->id, NULL);
-	waitpid(m->pid, NULL, 0);
-}
-
-struct text {
-	char *p;
-	size_t n, have;
-};
-
-static void keep(void *arg, uint8_t chan, const void *p, size_t n)
-{
-	struct text *t = arg;
-
-	if (chan != WIRE_OUT || !t->p)
-		return;
-	n = MIN(n, t->n - 1 - t->have);
-	memcpy(t->p + t->have, p, n);
-	t->have += n;
-	t->p[t->have] = 0;
-}
-
-static int run_in(struct guest *g, char *const *argv, char *out, size_t n, struct err *e)
-{
-	struct text text = {.p = out, .n = n};
-	struct guest_exec x = {.argv = argv, .output = keep, .arg = &text};
-	struct guest_exit done;
-	int r;
-
-	guest_set_deadline(g, GUEST_MS);
-	r = guest_exec_wait(g, &x, &done, e);
-	if (r == 0 && (done.signaled || done.code))
-		return err_set(e, ECHILD, "exec_failed", "%s: %s %d", argv[0],
-		               done.signaled ? "signal" : "exit code", done.code);
-	return r;
-}
-
-static char *const true_argv[] = {"/bin/true", NULL};
-static char *const python_argv[] = {"/usr/bin/python3", "-c", "print(1)", NULL};
-
-/* A connection of its own and one command: what a client's first call does. */
-static int first_exec(struct bench *b, const char *id, struct err *e)
-{
-	struct guest *g = NULL;
-	int r = machine_guest(&b->ms, id, &g, e);
-
-	if (r == 0)
-		r = run_in(g, true_argv, NULL, 0, e);
-	guest_free(g);
-	return r;
-}
-
-static int add_disk(struct engine_image *i, const char *path, bool read_only, struct err *e)
-{
-	AUTO(layer_unrefp) struct layer *l = NULL;
-	AUTO(map_fini) struct map map = {0};
-	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct engine_disk *d = &i->disks[i->ndisks];
-	struct stat st;
-	int r;
-
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return err_set(e, errno, "image_missing", "cannot open %s", path);
-	*d = (struct engine_disk){.size = (uint64_t)st.st_size,
-	                          .read_only = read_only,
-	                          .layers = {.pages = (uint64_t)st.st_size / MAP_PAGE}};
-	i->ndisks++;
-	r = map_add(&map, 0, d->layers.pages);
-	if (r == 0)
-		r = layer_adopt(fd, d->layers.pages, &map, &l);
-	if (r == 0)
-		r = set_push(&d->layers, l);
-	return r < 0 ? err_set(e, -r, "image_unusable", "cannot use %s: %s", path, strerror(-r))
-	             : 0;
-}
-
-static int cold(struct bench *b, unsigned mib, struct engine_image *ret, struct err *e)
-{
-	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	int r;
-
-	i.memory_size = (uint64_t)mib << 20;
-	i.memory.pages = i.memory_size / MAP_PAGE;
-	r = add_disk(&i, b->image, true, e);
-	if (r == 0)
-		r = add_disk(&i, b->upper, false, e);
-	if (r < 0)
-		return r;
-	*ret = i;
-	i = (struct engine_image)ENGINE_IMAGE_EMPTY;
-	return 0;
-}
-
-static int push_work(struct bench *b, struct guest *g, struct err *e)
-{
-	autoclose int fd = open(b->work, O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		return err_set(e, errno, "work_missing", "cannot open %s", b->work);
-	return guest_write_from_fd(g, "/usr/local/bin/work", fd, 0, 0755, e);
-}
-
-/* A template as users would bake one: booted, warmed up, saved to disk, loaded again. */
-static int bake(struct bench *b, struct err *e)
-{
-	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	AUTO(engine_image_fini) struct engine_image live = ENGINE_IMAGE_EMPTY;
-	struct machine_info m;
-	struct guest *g = NULL;
-	int r;
-
-	r = cold(b, MEMORY_MIB, &i, e);
-	if (r == 0)
-		r = start(b, &i, -1, &m, e);
-	if (r < 0)
-		return r;
-	r = machine_guest(&b->ms, m.id, &g, e);
-	if (r == 0)
-		r = push_work(b, g, e);
-	for (int n = 0; r == 0 && n < 3; n++) {
-		r = run_in(g, true_argv, NULL, 0, e);
-		if (r == 0)
-			r = run_in(g, python_argv, NULL, 0, e);
-	}
-	guest_free(g);
-	if (r == 0)
-		r = machine_snapshot(&b->ms, m.id, &live, NULL, e);
-	if (r == 0)
-		r = machine_save(&b->ms, &live, &b->store, "warm", NULL, e);
-	end(b, &m);
-	return r < 0 ? r : machine_load(&b->ms, &b->store, "warm", false, &b->warm, e);
-}
-
-/* A machine with a Python that holds a heap, none of it zeros, and waits. */
-struct session {
-	struct machine_info m;
-	uint64_t python; /* its exec; SIGUSR1 makes it write to every page of its heap */
-};
-
-static const char session_code[] =
-    "import signal, sys\n"
-    "def write(*_):\n"
-    "    for i in range(0, len(heap), 4096):\n"
-    "        heap[i] ^= 1\n"
-    "    open('/tmp/ready', 'w').close()\n"
-    "heap = bytearray(b'panda' * 8192)[:4096] * (256 * int(sys.argv[1]))\n"
-    "signal.signal(signal.SIGUSR1, write)\n"
-    "write()\n"
-    "while True:\n"
-    "    signal.pause()\n";
-
-static int wait_ready(struct guest *g, struct err *e)
-{
-	uint64_t deadline = mono_ms() + GUEST_MS;
-	struct wire_file st;
-	int r;
-
-	guest_set_deadline(g, GUEST_MS + 1000);
-	while ((r = guest_stat(g, "/tmp/ready", true, &st, e)) == -ENOENT) {
-		if (mono_ms() >= deadline)
-			return err_set(e, ETIMEDOUT, "guest_silent", "Python was not ready in %d s",
-			               GUEST_MS / 1000);
-		usleep(5000);
-	}
-	return r;
-}
-
-static int start_session(struct bench *b, unsigned memory_mib, unsigned heap_mib,
-                         struct session *ret, struct err *e)
-{
-	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	char mib[16];
-	char *argv[] = {"/usr/bin/python3", "-c", (char *)session_code, mib, NULL};
-	struct guest_exec x = {.argv = argv};
-	struct session s;
-	struct guest *g = NULL;
-	int r;
-
-	snprintf(mib, sizeof(mib), "%u", heap_mib);
-	r = cold(b, memory_mib, &i, e);
-	/* What forks have sealed stays charged to the machine that wrote it. */
-	b->memory_limit = SESSION_LIMIT;
-	if (r == 0)
-		r = start(b, &i, -1, &s.m, e);
-	b->memory_limit = 0;
-	if (r < 0)
-		return r;
-	r = machine_guest(&b->ms, s.m.id, &g, e);
-	if (r == 0)
-		r = guest_exec_start(g, &x, &s.python, e);
-	if (r == 0)
-		r = wait_ready(g, e);
-	guest_free(g);
-	if (r < 0) {
-		end(b, &s.m);
-		return r;
-	}
-	*ret = s;
-	return 0;
-}
-
-/* When a machine has died of what was asked of it, that is the error. Returns r. */
-static int explain(struct bench *b, const char *id, int r, struct err *e)
-{
-	struct machine_info m;
-
-	if (r < 0 && machine_look(&b->ms, id, &m, NULL) == 0 && !m.alive)
-		err_prefix(e, "machine %s %s", id, m.end);
-	return r;
-}
-
-/* Has the Python write to all of its heap again. */
-static int rewrite(struct bench *b, const struct session *s, struct err *e)
-{
-	struct guest *g = NULL;
-	int r = machine_guest(&b->ms, s->m.id, &g, e);
-
-	if (r == 0)
-		r = guest_remove(g, "/tmp/ready", false, e);
-	if (r == 0)
-		r = guest_exec_signal(g, s->python, SIGUSR1, false, e);
-	if (r == 0)
-		r = wait_ready(g, e);
-	guest_free(g);
-	return explain(b, s->m.id, r, e);
-}
-
-/* --- parts -------------------------------------------------------------------------------------
- */
-
-static int bench_boot(struct bench *b, struct err *e)
+static int bench_boot(struct bed *b, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
 	struct series all = {.n = 0}, engine = {.n = 0};
 	struct machine_info m;
-	int r = cold(b, MEMORY_MIB, &i, e);
+	int r = bed_cold(b, BED_MEMORY_MIB, &i, e);
 
-	for (unsigned n = 0; r == 0 && n < b->rounds->boot; n++) {
+	for (unsigned n = 0; r == 0 && n < rounds->boot; n++) {
 		uint64_t t = mono_ns();
 
-		r = start(b, &i, -1, &m, e);
+		r = bed_start(b, &i, -1, &m, e);
 		if (r < 0)
 			break;
 		series_add(&all, ms_since(t));
-		series_add(&engine, engine_ms);
-		end(b, &m);
+		series_add(&engine, bed_engine_ms);
+		bed_end(b, &m);
 	}
 	if (r < 0)
 		return r;
@@ -366,7 +75,7 @@ struct births {
 };
 
 /* Says more than a clock while others use the cpu. */
-static double cpu_ms(struct bench *b, const char *id)
+static double cpu_ms(struct bed *b, const char *id)
 {
 	struct cg_stats st = {.cpu_ns = 0};
 
@@ -375,24 +84,24 @@ static double cpu_ms(struct bench *b, const char *id)
 }
 
 /* From the image to the first answer, and away again. since_ns is when somebody asked for it. */
-static int birth(struct bench *b, const struct engine_image *i, uint64_t since_ns, struct births *s,
+static int birth(struct bed *b, const struct engine_image *i, uint64_t since_ns, struct births *s,
                  struct err *e)
 {
 	uint64_t t = mono_ns();
 	struct machine_info m;
-	int r = start(b, i, -1, &m, e);
+	int r = bed_start(b, i, -1, &m, e);
 
 	if (r < 0)
 		return r;
-	series_add(&s->engine, engine_ms);
-	series_add(&s->hello, ms_since(t) - engine_ms);
+	series_add(&s->engine, bed_engine_ms);
+	series_add(&s->hello, ms_since(t) - bed_engine_ms);
 	t = mono_ns();
-	r = first_exec(b, m.id, e);
+	r = bed_first_exec(b, m.id, e);
 	series_add(&s->exec, ms_since(t));
 	series_add(&s->all, ms_since(since_ns));
 	series_add(&s->cpu, cpu_ms(b, m.id));
 	t = mono_ns();
-	end(b, &m);
+	bed_end(b, &m);
 	series_add(&s->stop, ms_since(t));
 	return r;
 }
@@ -423,13 +132,13 @@ static void put_births(const char *name, const struct births *s)
 }
 
 /* With the jail made ahead, and now and then without, for the difference. */
-static int bench_restore(struct bench *b, struct err *e)
+static int bench_restore(struct bed *b, struct err *e)
 {
 	struct births ahead = {0}, bare = {0};
 	int r = 0;
 
-	for (unsigned n = 0; r == 0 && n < b->rounds->restore; n++) {
-		r = prepare(b, e);
+	for (unsigned n = 0; r == 0 && n < rounds->restore; n++) {
+		r = bed_prepare(b, e);
 		if (r == 0)
 			r = birth(b, &b->warm, mono_ns(), &ahead, e);
 		if (r == 0 && n % 4 == 0)
@@ -442,12 +151,12 @@ static int bench_restore(struct bench *b, struct err *e)
 	return 0;
 }
 
-static int fork_one(struct bench *b, const char *parent, struct births *s, struct err *e)
+static int fork_one(struct bed *b, const char *parent, struct births *s, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
 	struct engine_snapshot_info info;
 	uint64_t t;
-	int r = prepare(b, e);
+	int r = bed_prepare(b, e);
 
 	if (r < 0)
 		return r;
@@ -464,28 +173,28 @@ static int fork_one(struct bench *b, const char *parent, struct births *s, struc
  * A parent that does little between two forks, and one that has written all of its heap since the
  * last: a session that was forked never before is like the second.
  */
-static int bench_fork(struct bench *b, struct err *e)
+static int bench_fork(struct bed *b, struct err *e)
 {
 	struct births calm = {0}, dirty = {0};
 	struct series page = {.n = 0};
 	struct session s;
-	int r = start_session(b, MEMORY_MIB, HEAP_MIB, &s, e);
+	int r = session_start(b, BED_MEMORY_MIB, HEAP_MIB, &s, e);
 
 	if (r < 0)
 		return r;
-	for (unsigned n = 0; r == 0 && n < b->rounds->dirty; n++) {
+	for (unsigned n = 0; r == 0 && n < rounds->dirty; n++) {
 		uint64_t t = mono_ns();
 
 		if (n) {
-			r = rewrite(b, &s, e);
+			r = session_rewrite(b, &s, e);
 			series_add(&page, ms_since(t) * 1e3 / (HEAP_MIB * 256));
 		}
 		if (r == 0)
 			r = fork_one(b, s.m.id, &dirty, e);
 	}
-	for (unsigned n = 0; r == 0 && n < b->rounds->fork; n++)
+	for (unsigned n = 0; r == 0 && n < rounds->fork; n++)
 		r = fork_one(b, s.m.id, &calm, e);
-	end(b, &s.m);
+	bed_end(b, &s.m);
 	if (r < 0)
 		return r;
 	put_births("fork", &calm);
@@ -495,7 +204,7 @@ static int bench_fork(struct bench *b, struct err *e)
 }
 
 /* The machine's newest memory layer; a machine talks to one controller at a time, so let go. */
-static int newest_layer(struct bench *b, const char *id, int *ret, struct err *e)
+static int newest_layer(struct bed *b, const char *id, int *ret, struct err *e)
 {
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	int r = machine_adopt(&b->ms, id, &m, e);
@@ -512,7 +221,7 @@ static int newest_layer(struct bench *b, const char *id, int *ret, struct err *e
  * layer. By control groups: what the host charged to the children, page tables and kernel objects
  * too, but also page cache that a child happened to touch first. The larger one is our number.
  */
-static int count_forks(struct bench *b, const struct machine_info *child, size_t n,
+static int count_forks(struct bed *b, const struct machine_info *child, size_t n,
                        uint64_t shared_kib, struct err *e)
 {
 	uint64_t pages = shared_kib, groups = shared_kib, private = 0, tops = 0;
@@ -545,20 +254,20 @@ static int count_forks(struct bench *b, const struct machine_info *child, size_t
 }
 
 /* Starts n machines from an image; on failure those that run are the caller's to end, too. */
-static int start_many(struct bench *b, const struct engine_image *i, struct machine_info *ret,
+static int start_many(struct bed *b, const struct engine_image *i, struct machine_info *ret,
                       size_t n, size_t *ret_n, struct err *e)
 {
 	int r = 0;
 
 	for (*ret_n = 0; *ret_n < n; (*ret_n)++) {
-		r = start(b, i, -1, &ret[*ret_n], e);
+		r = bed_start(b, i, -1, &ret[*ret_n], e);
 		if (r < 0)
 			break;
 	}
 	return r;
 }
 
-static int bench_fork10(struct bench *b, struct err *e)
+static int bench_fork10(struct bed *b, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
 	struct machine_info child[IDLE_FORKS];
@@ -566,7 +275,7 @@ static int bench_fork10(struct bench *b, struct err *e)
 	autoclose int top = -1;
 	uint64_t before, once;
 	size_t n = 0;
-	int r = start_session(b, BIG_MEMORY_MIB, BIG_HEAP_MIB, &parent, e);
+	int r = session_start(b, BIG_MEMORY_MIB, BIG_HEAP_MIB, &parent, e);
 
 	if (r < 0)
 		return r;
@@ -583,15 +292,15 @@ static int bench_fork10(struct bench *b, struct err *e)
 	}
 	/* They were not idle because they were dead: each still answers. */
 	for (size_t k = 0; r == 0 && k < n; k++)
-		r = first_exec(b, child[k].id, e);
+		r = bed_first_exec(b, child[k].id, e);
 	while (n > 0)
-		end(b, &child[--n]);
-	end(b, &parent.m);
+		bed_end(b, &child[--n]);
+	bed_end(b, &parent.m);
 	return r;
 }
 
 /* As many processes as there are cpus start the children, as a daemon's threads would. */
-static int fork_all(struct bench *b, const struct engine_image *i, unsigned workers)
+static int fork_all(struct bed *b, const struct engine_image *i, unsigned workers)
 {
 	pid_t pids[CPUS_MAX];
 	int r = 0, status;
@@ -603,7 +312,7 @@ static int fork_all(struct bench *b, const struct engine_image *i, unsigned work
 			struct err e;
 
 			for (unsigned k = w; k < MANY_FORKS; k += workers)
-				if (start(b, i, -1, &m, &e) < 0) {
+				if (bed_start(b, i, -1, &m, &e) < 0) {
 					fprintf(stderr, "um-bench: %s\n", e.text);
 					_exit(1);
 				}
@@ -618,17 +327,17 @@ static int fork_all(struct bench *b, const struct engine_image *i, unsigned work
 
 static void end_child_of(const struct machine_info *m, void *arg)
 {
-	struct bench *b = arg;
+	struct bed *b = arg;
 
 	if (m->generation > 1)
-		end(b, m);
+		bed_end(b, m);
 }
 
-static int bench_fork100(struct bench *b, struct err *e)
+static int bench_fork100(struct bed *b, struct err *e)
 {
 	unsigned cpus = (unsigned)MIN(sysconf(_SC_NPROCESSORS_ONLN), (long)CPUS_MAX);
 	struct session parent;
-	int r = start_session(b, MEMORY_MIB, 1, &parent, e);
+	int r = session_start(b, BED_MEMORY_MIB, 1, &parent, e);
 
 	if (r < 0)
 		return r;
@@ -646,11 +355,11 @@ static int bench_fork100(struct bench *b, struct err *e)
 			put(once ? "um.fork100_serial_s" : "um.fork100_s", ms_since(t) / 1e3);
 		machine_each(&b->ms, end_child_of, b, NULL);
 	}
-	end(b, &parent.m);
+	bed_end(b, &parent.m);
 	return r;
 }
 
-static int bench_idle(struct bench *b, struct err *e)
+static int bench_idle(struct bed *b, struct err *e)
 {
 	autoclose int top = -1;
 	struct cg_stats cg = {.have = 0};
@@ -658,7 +367,7 @@ static int bench_idle(struct bench *b, struct err *e)
 	struct memory mem;
 	struct family f;
 	uint64_t switches;
-	int r = start(b, &b->warm, -1, &info, e);
+	int r = bed_start(b, &b->warm, -1, &info, e);
 
 	if (r < 0)
 		return r;
@@ -667,18 +376,18 @@ static int bench_idle(struct bench *b, struct err *e)
 		sleep(SETTLE_S);
 		family_of(info.pid, &f);
 		switches = family_switches(&f);
-		sleep(b->rounds->idle_s);
+		sleep(rounds->idle_s);
 		switches = family_switches(&f) - switches;
 		mem = family_memory(&f);
 		cg_stats(b->cg, info.id, &cg);
-		put("um.idle_wakeups_per_s", (double)switches / b->rounds->idle_s);
+		put("um.idle_wakeups_per_s", (double)switches / rounds->idle_s);
 		put("um.idle_rss_mib", (double)(mem.anon + file_kib(top)) / 1024);
 		put("um.idle_private_mib", (double)mem.private / 1024);
 		put("um.idle_top_mib", (double)file_kib(top) / 1024);
 		put("um.idle_cgroup_mib", (double)cg.memory_bytes / (1 << 20));
 		put("um.idle_processes", (double)f.n);
 	}
-	end(b, &info);
+	bed_end(b, &info);
 	return r;
 }
 
@@ -690,14 +399,14 @@ struct duel {
 };
 
 /* The time of the whole call, or, with out, the number the program prints. */
-static int one_turn(struct bench *b, struct guest *g, char *const *um, char *const *native,
+static int one_turn(struct bed *b, struct guest *g, char *const *um, char *const *native,
                     bool printed, struct duel *d, struct err *e)
 {
 	char text[64] = "";
 	uint64_t t = mono_ns();
 	int r;
 
-	r = run_in(g, um, text, sizeof(text), e);
+	r = bed_run(g, um, text, sizeof(text), e);
 	if (r < 0)
 		return r;
 	series_add(&d->um, printed ? strtod(text, NULL) : ms_since(t));
@@ -709,14 +418,14 @@ static int one_turn(struct bench *b, struct guest *g, char *const *um, char *con
 	return 0;
 }
 
-static int duel(struct bench *b, struct guest *g, char *const *um, char *const *native,
-                unsigned rounds, bool printed, const char *name, struct duel *d, struct err *e)
+static int duel(struct bed *b, struct guest *g, char *const *um, char *const *native,
+                unsigned turns, bool printed, const char *name, struct duel *d, struct err *e)
 {
 	char key[64];
 	int r = 0;
 
 	*d = (struct duel){0};
-	for (unsigned n = 0; r == 0 && n < rounds; n++)
+	for (unsigned n = 0; r == 0 && n < turns; n++)
 		r = one_turn(b, g, um, native, printed, d, e);
 	if (r < 0)
 		return r;
@@ -727,7 +436,7 @@ static int duel(struct bench *b, struct guest *g, char *const *um, char *const *
 	return 0;
 }
 
-static int bench_work(struct bench *b, struct err *e)
+static int bench_work(struct bed *b, struct err *e)
 {
 	static const struct {
 		const char *verb, *amount, *name;
@@ -736,11 +445,10 @@ static int bench_work(struct bench *b, struct err *e)
 	            {"fault", "64", "fault_us"}};
 	char *const py[] = {"/usr/bin/python3", "-c", "sum(i * i % 7 for i in range(1000000))",
 	                    NULL};
-	const struct rounds *n = b->rounds;
 	struct machine_info m;
 	struct guest *g = NULL;
 	struct duel d;
-	int r = start(b, &b->warm, (int)b->cpu, &m, e);
+	int r = bed_start(b, &b->warm, (int)b->cpu, &m, e);
 
 	if (r < 0)
 		return r;
@@ -750,25 +458,25 @@ static int bench_work(struct bench *b, struct err *e)
 		              NULL};
 		char *native[] = {b->work, um[1], um[2], NULL};
 
-		r = duel(b, g, um, native, n->work, true, jobs[i].name, &d, e);
+		r = duel(b, g, um, native, rounds->work, true, jobs[i].name, &d, e);
 		if (r == 0 && i == 0)
 			put("um.cpu_ratio", series_at(&d.native, 0.5) / series_at(&d.um, 0.5));
 	}
 	if (r == 0)
-		r = duel(b, g, py, py, n->work, false, "python_loop_ms", &d, e);
+		r = duel(b, g, py, py, rounds->work, false, "python_loop_ms", &d, e);
 	if (r == 0)
-		r = duel(b, g, true_argv, true_argv, n->exec, false, "exec_ms_p50", &d, e);
+		r = duel(b, g, true_argv, true_argv, rounds->exec, false, "exec_ms_p50", &d, e);
 	if (r == 0)
-		r = duel(b, g, python_argv, python_argv, n->exec / 5, false, "python_ms_p50", &d,
-		         e);
+		r = duel(b, g, python_argv, python_argv, rounds->exec / 5, false, "python_ms_p50",
+		         &d, e);
 	guest_free(g);
-	end(b, &m);
+	bed_end(b, &m);
 	return r;
 }
 
 static const struct part {
 	const char *name;
-	int (*run)(struct bench *b, struct err *e);
+	int (*run)(struct bed *b, struct err *e);
 } parts[] = {
     {"boot", bench_boot},       {"restore", bench_restore}, {"fork", bench_fork},
     {"work", bench_work},       {"idle", bench_idle},       {"fork10", bench_fork10},
@@ -790,27 +498,6 @@ static unsigned last_cpu(void)
 /* --- main --------------------------------------------------------------------------------------
  */
 
-static int open_all(struct bench *b, struct err *e)
-{
-	struct um_config cfg = {.kernel = b->kernel, .run_dir = b->run_dir, .jail_want = JAIL_ALL};
-	autoclose int dir = -1;
-	int r;
-
-	r = um_engine_new(&cfg, &b->engine, e);
-	if (r == 0)
-		r = machines_open(&b->ms, b->engine, b->run_dir, e);
-	if (r < 0)
-		return r;
-	real_start = b->engine->start;
-	b->engine->start = timed_start;
-	dir = open(b->store_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	r = dir < 0 ? -errno : snapshot_store_open(dir, &b->store);
-	if (r == 0)
-		r = cg_open(NULL, "panda", &b->cg);
-	return r < 0 ? err_set(e, -r, "store", "cannot open %s: %s", b->store_dir, strerror(-r))
-	             : 0;
-}
-
 static bool wanted(const char *name, char **names)
 {
 	for (char **n = names; *n; n++)
@@ -819,12 +506,12 @@ static bool wanted(const char *name, char **names)
 	return !*names;
 }
 
-static int measure(struct bench *b, char **names)
+static int measure(struct bed *b, char **names)
 {
 	struct err e = {0};
 	int failed = 0;
 
-	if (open_all(b, &e) < 0 || bake(b, &e) < 0) {
+	if (bed_open(b, &e) < 0 || bed_bake(b, &e) < 0) {
 		fprintf(stderr, "um-bench: %s\n", e.text);
 		return 1;
 	}
@@ -836,27 +523,6 @@ static int measure(struct bench *b, char **names)
 	}
 	engine_image_fini(&b->warm);
 	return failed;
-}
-
-static void remove_one(const struct machine_info *m, void *arg)
-{
-	machine_remove(arg, m->id, NULL);
-}
-
-/* Ends what is left of a measurement, also of one that was killed. */
-static void clear(struct bench *b)
-{
-	char *const rm[] = {"rm", "-rf", (char *)b->run_dir, (char *)b->store_dir, NULL};
-	struct um_config cfg = {.kernel = b->kernel, .run_dir = b->run_dir};
-
-	if (um_engine_new(&cfg, &b->engine, NULL) == 0) {
-		if (machines_open(&b->ms, b->engine, b->run_dir, NULL) == 0) {
-			machine_each(&b->ms, remove_one, &b->ms, NULL);
-			machines_close(&b->ms);
-		}
-		b->engine->free(b->engine);
-	}
-	run_native(rm, b->cpu, NULL, 0);
 }
 
 static volatile pid_t worker;
@@ -885,7 +551,7 @@ static const char usage[] =
 
 int main(int argc, char **argv)
 {
-	struct bench b = {.rounds = &full, .warm = ENGINE_IMAGE_EMPTY};
+	struct bed b = {.warm = ENGINE_IMAGE_EMPTY};
 	char run_dir[PATH_MAX], store_dir[] = "/var/tmp/um-bench-XXXXXX";
 	int c, status;
 	ssize_t n;
@@ -895,7 +561,7 @@ int main(int argc, char **argv)
 			fputs(usage, stderr);
 			return 2;
 		}
-		b.rounds = &quick;
+		rounds = &quick;
 	}
 	b.kernel = getenv("PANDA_KERNEL");
 	b.image = getenv("PANDA_IMAGE");
@@ -927,6 +593,6 @@ int main(int argc, char **argv)
 	}
 	while (worker > 0 && waitpid(worker, &status, 0) < 0 && errno == EINTR)
 		continue;
-	clear(&b);
+	bed_clear(&b);
 	return worker > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
