@@ -31,11 +31,14 @@ static int by_value(const void *a, const void *b)
 double series_at(const struct series *s, double q)
 {
 	struct series sorted = *s;
+	size_t below = 0;
 
 	if (s->n == 0)
 		return 0;
+	while (below + 1 < s->n && (double)(below + 1) < q * (double)s->n)
+		below++;
 	qsort(sorted.v, sorted.n, sizeof(sorted.v[0]), by_value);
-	return sorted.v[MIN((size_t)(q * (double)s->n), s->n - 1)];
+	return sorted.v[below];
 }
 
 void put(const char *key, double value)

@@ -64,7 +64,7 @@ static double fault_us(unsigned long mib)
 	t = now_us();
 	for (size_t i = 0; i < n; i += PAGE)
 		((volatile char *)p)[i] = 1;
-	return (now_us() - t) / (double)(n / PAGE);
+	return (now_us() - t) * PAGE / (double)n;
 }
 
 int main(int argc, char **argv)
