@@ -143,54 +143,6 @@ static void ctx_close(struct ctx *c)
 		c->engine->free(c->engine);
 }
 
-/* A whole file as the only, read-only layer of a disk. */
-static int add_file_disk(struct engine_image *i, const char *path, bool read_only, struct err *e)
-{
-	AUTO(layer_unrefp) struct layer *l = NULL;
-	AUTO(map_fini) struct map map = {0};
-	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct engine_disk *d = &i->disks[i->ndisks];
-	struct stat st;
-	int r;
-
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return err_set(e, errno, "image_missing", "cannot open the image %s: run 'make up'",
-		               path);
-	if (st.st_size == 0 || st.st_size % MAP_PAGE)
-		return err_set(e, EINVAL, "image_unusable",
-		               "the size of %s is not whole 4096-byte blocks", path);
-	*d = (struct engine_disk){.size = (uint64_t)st.st_size,
-	                          .read_only = read_only,
-	                          .layers = {.pages = (uint64_t)st.st_size / MAP_PAGE}};
-	i->ndisks++;
-	r = map_add(&map, 0, d->layers.pages);
-	if (r == 0)
-		r = layer_adopt(fd, d->layers.pages, &map, &l);
-	if (r == 0)
-		r = set_push(&d->layers, l);
-	if (r < 0)
-		return err_set(e, -r, "image_unusable", "cannot use %s: %s", path,
-		               r == -EBUSY ? "somebody has it open for writing" : strerror(-r));
-	return 0;
-}
-
-static int cold_image(const struct opts *o, struct engine_image *ret, struct err *e)
-{
-	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	int r;
-
-	i.memory_size = o->memory_mib << 20;
-	i.memory.pages = i.memory_size / MAP_PAGE;
-	r = add_file_disk(&i, o->image, true, e);
-	if (r == 0)
-		r = add_file_disk(&i, o->upper, false, e);
-	if (r < 0)
-		return r;
-	*ret = i;
-	i = (struct engine_image)ENGINE_IMAGE_EMPTY;
-	return 0;
-}
-
 static void timing(const struct opts *o, const char *what, uint64_t since_ns)
 {
 	if (o->timing)
@@ -336,7 +288,7 @@ static bool number(const char *text, uint64_t max, uint64_t *ret)
 static int verb_boot(struct ctx *c, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	int r = cold_image(&c->o, &i, e);
+	int r = engine_image_cold(c->o.memory_mib << 20, c->o.image, c->o.upper, &i, e);
 
 	return r < 0 ? r : start_some(c, &i, NULL, 1, e);
 }
@@ -349,7 +301,7 @@ static int verb_run(struct ctx *c, struct err *e)
 	    .id = id, .image = &i, .cpu = c->o.cpu, .cpu_max_percent = c->o.cpu_percent};
 	int r, r2;
 
-	r = cold_image(&c->o, &i, e);
+	r = engine_image_cold(c->o.memory_mib << 20, c->o.image, c->o.upper, &i, e);
 	if (r < 0)
 		return r;
 	machine_new_id(id);

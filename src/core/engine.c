@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -38,6 +40,55 @@ int engine_image_copy(const struct engine_image *i, struct engine_image *ret)
 		return r;
 	}
 	*ret = c;
+	return 0;
+}
+
+/* A whole file as the only layer below all that the machine writes. */
+static int add_disk(struct engine_image *i, const char *path, bool read_only, struct err *e)
+{
+	AUTO(layer_unrefp) struct layer *l = NULL;
+	AUTO(map_fini) struct map map = {0};
+	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct engine_disk *d = &i->disks[i->ndisks];
+	struct stat st;
+	int r;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return err_set(e, errno, "image_missing", "cannot open the image %s: run 'make up'",
+		               path);
+	if (st.st_size == 0 || st.st_size % MAP_PAGE)
+		return err_set(e, EINVAL, "image_unusable",
+		               "the size of %s is not whole 4096-byte blocks", path);
+	*d = (struct engine_disk){.size = (uint64_t)st.st_size,
+	                          .read_only = read_only,
+	                          .layers = {.pages = (uint64_t)st.st_size / MAP_PAGE}};
+	i->ndisks++;
+	r = map_add(&map, 0, d->layers.pages);
+	if (r == 0)
+		r = layer_adopt(fd, d->layers.pages, &map, &l);
+	if (r == 0)
+		r = set_push(&d->layers, l);
+	if (r < 0)
+		return err_set(e, -r, "image_unusable", "cannot use %s: %s", path,
+		               r == -EBUSY ? "somebody has it open for writing" : strerror(-r));
+	return 0;
+}
+
+int engine_image_cold(uint64_t memory_size, const char *root, const char *upper,
+                      struct engine_image *ret, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	int r;
+
+	i.memory_size = memory_size;
+	i.memory.pages = memory_size / MAP_PAGE;
+	r = add_disk(&i, root, true, e);
+	if (r == 0)
+		r = add_disk(&i, upper, false, e);
+	if (r < 0)
+		return r;
+	*ret = i;
+	i = (struct engine_image)ENGINE_IMAGE_EMPTY;
 	return 0;
 }
 

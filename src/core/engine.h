@@ -41,6 +41,13 @@ struct engine_image {
 void engine_image_fini(struct engine_image *i);
 int engine_image_copy(const struct engine_image *i, struct engine_image *ret);
 
+/*
+ * What a machine boots from: a read-only root image, and an ext4 file as base of its own disk.
+ * Kinds: image_missing, image_unusable. Caller owns *ret.
+ */
+int engine_image_cold(uint64_t memory_size, const char *root, const char *upper,
+                      struct engine_image *ret, struct err *e);
+
 /* A running machine. Closing this does not stop it: it lives in its own process. */
 struct engine_machine {
 	char id[ENGINE_ID_MAX + 1];

@@ -12,13 +12,13 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/sock.h"
 
 enum {
 	GUEST_ANSWER_MS = 60000,
@@ -398,12 +398,10 @@ int machine_adopt(struct machines *ms, const char *id, struct engine_machine *re
 
 static int connect_guest(int dir, const char *id, struct guest **ret, struct err *e)
 {
-	autoclose int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	struct sockaddr_un sa = {.sun_family = AF_UNIX};
+	autoclose int fd = -1;
 	int r;
 
-	snprintf(sa.sun_path, sizeof(sa.sun_path), "/proc/self/fd/%d/agent", dir);
-	r = fd < 0 || connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
+	r = sock_connect(dir, "agent", SOCK_STREAM, &fd);
 	if (r == 0)
 		r = guest_new(fd, ret);
 	if (r < 0)

@@ -2,10 +2,8 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -58,49 +56,5 @@ int um_call(int control, int alive, const struct um_packet *p, unsigned timeout_
 	if ((size_t)n != sizeof(answer) || answer.magic != UM_MAGIC)
 		return -EPROTO;
 	*ret = answer;
-	return 0;
-}
-
-/* Long directories do not fit into sun_path; the fd's own name always does. */
-static int address(int dirfd, const char *name, struct sockaddr_un *ret)
-{
-	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
-	if ((size_t)snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/%s", dirfd,
-	                     name) >= sizeof(ret->sun_path))
-		return -ENAMETOOLONG;
-	return 0;
-}
-
-int um_listen(int dirfd, const char *name, int type, int *ret)
-{
-	autoclose int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
-	struct sockaddr_un sa;
-	int r;
-
-	if (fd < 0)
-		return -errno;
-	r = address(dirfd, name, &sa);
-	if (r < 0)
-		return r;
-	if (bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 || listen(fd, 64) < 0)
-		return -errno;
-	*ret = take_fd(&fd);
-	return 0;
-}
-
-int um_connect(int dirfd, const char *name, int type, int *ret)
-{
-	autoclose int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
-	struct sockaddr_un sa;
-	int r;
-
-	if (fd < 0)
-		return -errno;
-	r = address(dirfd, name, &sa);
-	if (r < 0)
-		return r;
-	if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0)
-		return -errno;
-	*ret = take_fd(&fd);
 	return 0;
 }

@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/sock.h"
 #include "um/cpu.h"
 #include "um/runs.h"
 #include "um/um_internal.h"
@@ -320,9 +321,9 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	m.dirfd = fcntl(s->dirfd, F_DUPFD_CLOEXEC, 3);
 	r = m.dirfd < 0 ? -errno : engine_image_copy(s->image, &m.image);
 	if (r == 0)
-		r = um_listen(s->dirfd, "control", SOCK_SEQPACKET, &control);
+		r = sock_listen(s->dirfd, "control", SOCK_SEQPACKET, &control);
 	if (r == 0)
-		r = um_listen(s->dirfd, "agent", SOCK_STREAM, &agent);
+		r = sock_listen(s->dirfd, "agent", SOCK_STREAM, &agent);
 	if (r == 0)
 		r = layer_create_memfd("panda-memory", pages_of(s->image->memory_size), &m.top);
 	for (size_t d = 0; r == 0 && d < s->image->ndisks; d++) {
@@ -342,7 +343,7 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	if (r < 0)
 		goto out;
 	pagemap = open_pagemap(m.pid);
-	r = pagemap < 0 ? pagemap : um_connect(s->dirfd, "control", SOCK_SEQPACKET, &m.control);
+	r = pagemap < 0 ? pagemap : sock_connect(s->dirfd, "control", SOCK_SEQPACKET, &m.control);
 	if (r == 0)
 		r = hello(&p, s->image, &m, agent, pagemap, tops);
 	if (r == 0)
@@ -382,7 +383,7 @@ static int um_adopt(struct engine *engine, const char *id, int dirfd, pid_t pid,
 		return err_set(e, errno, "machine_gone", "machine %s has ended", id);
 	r = engine_image_copy(image, &m.image);
 	if (r == 0)
-		r = um_connect(dirfd, "control", SOCK_SEQPACKET, &m.control);
+		r = sock_connect(dirfd, "control", SOCK_SEQPACKET, &m.control);
 	if (r < 0)
 		return err_set(e, -r, "machine_gone", "machine %s does not answer: %s", id,
 		               strerror(-r));

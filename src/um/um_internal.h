@@ -23,7 +23,3 @@ int um_packet_add(struct um_packet *p, int fd, unsigned slot);
  */
 int um_call(int control, int alive, const struct um_packet *p, unsigned timeout_ms,
             struct um_msg *ret);
-
-/* A listening socket with this name in dirfd, or a connection to it. type is SOCK_*. */
-int um_listen(int dirfd, const char *name, int type, int *ret);
-int um_connect(int dirfd, const char *name, int type, int *ret);

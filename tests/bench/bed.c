@@ -144,45 +144,9 @@ int bed_first_exec(struct bed *b, const char *id, struct err *e)
 	return r;
 }
 
-static int add_disk(struct engine_image *i, const char *path, bool read_only, struct err *e)
-{
-	AUTO(layer_unrefp) struct layer *l = NULL;
-	AUTO(map_fini) struct map map = {0};
-	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct engine_disk *d = &i->disks[i->ndisks];
-	struct stat st;
-	int r;
-
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return err_set(e, errno, "image_missing", "cannot open %s", path);
-	*d = (struct engine_disk){.size = (uint64_t)st.st_size,
-	                          .read_only = read_only,
-	                          .layers = {.pages = (uint64_t)st.st_size / MAP_PAGE}};
-	i->ndisks++;
-	r = map_add(&map, 0, d->layers.pages);
-	if (r == 0)
-		r = layer_adopt(fd, d->layers.pages, &map, &l);
-	if (r == 0)
-		r = set_push(&d->layers, l);
-	return r < 0 ? err_set(e, -r, "image_unusable", "cannot use %s: %s", path, strerror(-r))
-	             : 0;
-}
-
 int bed_cold(struct bed *b, unsigned mib, struct engine_image *ret, struct err *e)
 {
-	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	int r;
-
-	i.memory_size = (uint64_t)mib << 20;
-	i.memory.pages = i.memory_size / MAP_PAGE;
-	r = add_disk(&i, b->image, true, e);
-	if (r == 0)
-		r = add_disk(&i, b->upper, false, e);
-	if (r < 0)
-		return r;
-	*ret = i;
-	i = (struct engine_image)ENGINE_IMAGE_EMPTY;
-	return 0;
+	return engine_image_cold((uint64_t)mib << 20, b->image, b->upper, ret, e);
 }
 
 static int push_work(struct bed *b, struct guest *g, struct err *e)

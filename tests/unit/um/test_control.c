@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/sock.h"
 #include "um/um_internal.h"
 
 enum { LONG_MS = 30000 };
@@ -192,15 +193,15 @@ static void sockets_are_found_in_directories_with_long_names(void **state)
 	snprintf(deep, sizeof(deep), "%s/%0200d", dir, 0);
 	assert_int_equal(mkdir(deep, 0700), 0);
 	dirfd = open(deep, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	assert_int_equal(um_connect(dirfd, "control", SOCK_SEQPACKET, &conn), -ENOENT);
-	assert_int_equal(um_listen(dirfd, "control", SOCK_SEQPACKET, &listening), 0);
-	assert_int_equal(um_connect(dirfd, "control", SOCK_SEQPACKET, &conn), 0);
+	assert_int_equal(sock_connect(dirfd, "control", SOCK_SEQPACKET, &conn), -ENOENT);
+	assert_int_equal(sock_listen(dirfd, "control", SOCK_SEQPACKET, &listening), 0);
+	assert_int_equal(sock_connect(dirfd, "control", SOCK_SEQPACKET, &conn), 0);
 	closep(&listening);
 	closep(&conn);
 	listening = conn = -1;
 	/* Nobody listens any more, or the name is taken. */
-	assert_int_equal(um_connect(dirfd, "control", SOCK_SEQPACKET, &conn), -ECONNREFUSED);
-	assert_int_equal(um_listen(dirfd, "control", SOCK_SEQPACKET, &listening), -EADDRINUSE);
+	assert_int_equal(sock_connect(dirfd, "control", SOCK_SEQPACKET, &conn), -ECONNREFUSED);
+	assert_int_equal(sock_listen(dirfd, "control", SOCK_SEQPACKET, &listening), -EADDRINUSE);
 	assert_int_equal(unlinkat(dirfd, "control", 0), 0);
 	assert_int_equal(rmdir(deep), 0);
 	assert_int_equal(rmdir(dir), 0);

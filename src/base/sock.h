@@ -1,0 +1,9 @@
+/*
+ * base/sock.h - unix sockets by name within a directory
+ * However long the directory's own path is: names are resolved through its fd.
+ */
+#pragma once
+
+/* type is SOCK_STREAM or SOCK_SEQPACKET. The caller owns *ret, close-on-exec. Negative errno. */
+int sock_listen(int dirfd, const char *name, int type, int *ret);
+int sock_connect(int dirfd, const char *name, int type, int *ret);
