@@ -537,10 +537,13 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
 	int r;
 
 	r = adopt(ms, id, &m, &mi, e);
-	if (r == 0)
-		r = ms->engine->snapshot(ms->engine, &m, &image, info, e);
 	if (r < 0)
 		return r;
+	r = ms->engine->snapshot(ms->engine, &m, &image, info, e);
+	if (r < 0) {
+		write_book(m.dirfd, &m, &mi); /* it may have dropped layers */
+		return r;
+	}
 	r = write_book(m.dirfd, &m, &mi);
 	if (r < 0)
 		return err_set(e, -r, "machine_dir", "cannot write the books of %s: %s", id,

@@ -414,7 +414,7 @@ struct snapshot_work {
 	struct um_packet p;
 	int map, state, next, top_ro;
 	int disk_ro[ENGINE_DISKS_MAX], disk_next[ENGINE_DISKS_MAX];
-	char disk_name[ENGINE_DISKS_MAX][32];
+	char disk_name[ENGINE_DISKS_MAX][32], disk_next_name[ENGINE_DISKS_MAX][32];
 };
 
 static void work_fini(struct snapshot_work *w)
@@ -461,7 +461,7 @@ static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
 	um_packet_add(p, w->top_ro, UM_TOP_RO);
 	um_packet_add(p, w->next, UM_FD_TOP);
 	for (size_t d = 0; d < m->image.ndisks; d++) {
-		char next[32];
+		char *next = w->disk_next_name[d];
 
 		if (m->image.disks[d].read_only)
 			continue;
@@ -535,6 +535,17 @@ static int done(const struct um_msg *a)
 	return a->type != UM_DONE || said > 0 || said < -4095 ? -EPROTO : (int)said;
 }
 
+/* The machine goes on where it was; but its disks may have dropped layers already. */
+static void give_up(struct engine_machine *m, const struct snapshot_work *w, const struct um_msg *a)
+{
+	for (size_t d = 0; d < m->image.ndisks; d++) {
+		if (w->disk_next[d] >= 0)
+			unlinkat(m->dirfd, w->disk_next_name[d], 0);
+		if (a->disk[d].size)
+			keep_live(&m->image.disks[d].layers, a->disk[d].size);
+	}
+}
+
 static int um_snapshot(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
                        struct engine_snapshot_info *info, struct err *e)
 {
@@ -545,7 +556,7 @@ static int um_snapshot(struct engine *engine, struct engine_machine *m, struct e
 	                          .top_ro = -1,
 	                          .disk_ro = {-1, -1, -1, -1},
 	                          .disk_next = {-1, -1, -1, -1}};
-	struct um_msg a;
+	struct um_msg a = {0};
 	off_t pos = 0;
 	int r;
 
@@ -554,10 +565,12 @@ static int um_snapshot(struct engine *engine, struct engine_machine *m, struct e
 		r = um_call(m->control, m->pidfd, &w.p, CALL_TIMEOUT_MS, &a);
 	if (r == 0)
 		r = done(&a);
-	if (r < 0)
+	if (r < 0) {
+		give_up(m, &w, &a);
 		return err_set(e, -r, r == -ESRCH ? "machine_gone" : "snapshot_failed",
 		               "machine %s could not be saved: %s", m->id,
 		               r == -ESRCH ? "it has ended" : strerror(-r));
+	}
 	/* Nobody in the machine holds its old top writable now; the seals prove it. */
 	closep(&w.top_ro);
 	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++) {
