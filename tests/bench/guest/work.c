@@ -16,7 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096 };
+enum {
+	PAGE = 4096,
+	SLICES = 64,
+};
 
 static double now_us(void)
 {
@@ -26,45 +29,73 @@ static double now_us(void)
 	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
+/*
+ * All work is done in slices shorter than a scheduler's, and the median slice counts for all: so a
+ * busy host, which takes the cpu away between slices, does not show.
+ */
+static double slice_us[SLICES];
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double median_us(void)
+{
+	qsort(slice_us, SLICES, sizeof(slice_us[0]), by_value);
+	return slice_us[SLICES / 2];
+}
+
 /* A multiplication and a look-up that depend on each other, in a table that fits a cpu's cache. */
 static double loop_ms(unsigned long rounds)
 {
 	static uint32_t table[4096];
 	uint32_t x = 1;
-	double t;
 
 	for (uint32_t i = 0; i < 4096; i++)
 		table[i] = i * 2654435761u;
-	t = now_us();
-	for (unsigned long i = 0; i < rounds; i++)
-		x = x * 1664525u + table[x >> 20] + 1013904223u;
-	t = now_us() - t;
-	return x == 0 ? -1 : t / 1e3; /* x is used, so the loop stays */
+	for (int k = 0; k < SLICES; k++) {
+		double t = now_us();
+
+		for (unsigned long i = 0; i < rounds / SLICES; i++)
+			x = x * 1664525u + table[x >> 20] + 1013904223u;
+		slice_us[k] = now_us() - t;
+	}
+	return x == 0 ? -1 : median_us() * SLICES / 1e3; /* x is used, so the loop stays */
 }
 
 static double syscall_us(unsigned long rounds)
 {
-	double t = now_us();
+	for (int k = 0; k < SLICES; k++) {
+		double t = now_us();
 
-	for (unsigned long i = 0; i < rounds; i++)
-		syscall(SYS_getppid);
-	return (now_us() - t) / (double)rounds;
+		for (unsigned long i = 0; i < rounds / SLICES; i++)
+			syscall(SYS_getppid);
+		slice_us[k] = now_us() - t;
+	}
+	return median_us() * SLICES / (double)rounds;
 }
 
 /* Huge pages would make this a measurement of the host's luck. */
 static double fault_us(unsigned long mib)
 {
-	size_t n = mib << 20;
+	size_t n = mib << 20, each = n / PAGE / SLICES;
 	char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	double t;
+	volatile char *at = p;
 
 	if (p == MAP_FAILED)
 		return -1;
 	madvise(p, n, MADV_NOHUGEPAGE);
-	t = now_us();
-	for (size_t i = 0; i < n; i += PAGE)
-		((volatile char *)p)[i] = 1;
-	return (now_us() - t) * PAGE / (double)n;
+	for (int k = 0; k < SLICES; k++) {
+		double t = now_us();
+
+		for (size_t i = 0; i < each; i++, at += PAGE)
+			*at = 1;
+		slice_us[k] = now_us() - t;
+	}
+	return median_us() / (double)each;
 }
 
 int main(int argc, char **argv)
