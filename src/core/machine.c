@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -181,7 +182,12 @@ static int write_book(int dirfd, const struct engine_machine *m, const struct ma
 	return replace(dirfd, "machine.json", text);
 }
 
-static int read_book(struct machines *ms, const char *id, int *ret_dir, json_t **ret, struct err *e)
+/*
+ * With lock, nobody else controls the machine as long as *ret_dir or a copy of it is open: what the
+ * books say and what the machine holds must change together.
+ */
+static int read_book(struct machines *ms, const char *id, bool lock, int *ret_dir, json_t **ret,
+                     struct err *e)
 {
 	autoclose int dir = -1;
 	autofree char *text = NULL;
@@ -196,6 +202,9 @@ static int read_book(struct machines *ms, const char *id, int *ret_dir, json_t *
 		return err_set(e, ENOENT, "machine_not_found",
 		               "there is no machine %s: 'panda machine ls' shows those there are",
 		               id);
+	if (lock && flock(dir, LOCK_EX) < 0)
+		return err_set(e, errno, "machine_dir", "cannot lock machine %s: %s", id,
+		               strerror(errno));
 	*ret = NULL;
 	if (io_read_file(dir, "machine.json", BOOK_BYTES_MAX, &text, NULL) == 0) {
 		j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
@@ -265,7 +274,7 @@ int machine_look(struct machines *ms, const char *id, struct machine_info *ret, 
 {
 	AUTO(json_decrefp) json_t *j = NULL;
 	autoclose int dir = -1;
-	int r = read_book(ms, id, &dir, &j, e);
+	int r = read_book(ms, id, false, &dir, &j, e);
 
 	if (r == 0)
 		fill_info(ms, id, dir, j, ret);
@@ -371,7 +380,7 @@ static int adopt(struct machines *ms, const char *id, struct engine_machine *ret
 	autoclose int dir = -1;
 	int r;
 
-	r = read_book(ms, id, &dir, &j, e);
+	r = read_book(ms, id, true, &dir, &j, e);
 	if (r < 0)
 		return r;
 	fill_info(ms, id, dir, j, info);
@@ -418,7 +427,7 @@ int machine_guest(struct machines *ms, const char *id, struct guest **ret, struc
 	struct machine_info info;
 	int r;
 
-	r = read_book(ms, id, &dir, &j, e);
+	r = read_book(ms, id, false, &dir, &j, e);
 	if (r < 0)
 		return r;
 	fill_info(ms, id, dir, j, &info);
