@@ -38,6 +38,9 @@ struct engine_image {
 		.state = -1 \
 	}
 
+/* In a machine's directory from before a snapshot until its books are written. */
+#define ENGINE_UNBOOKED "snapshot.map"
+
 void engine_image_fini(struct engine_image *i);
 int engine_image_copy(const struct engine_image *i, struct engine_image *ret);
 
@@ -106,6 +109,13 @@ struct engine {
 	/* Boots or restores. Returns when the kernel runs; *ret is the caller's. */
 	int (*start)(struct engine *e, const struct engine_start *s, struct engine_machine *ret,
 	             struct err *err);
+
+	/*
+	 * A snapshot that the machine finished but whoever asked for it did not: waits until the
+	 * machine is at peace, then gives the map of the layer it sealed, of its memory (disk -1)
+	 * or of a disk. -ENOENT: there was none. In the file ENGINE_UNBOOKED of dirfd.
+	 */
+	int (*unbooked)(struct engine *e, int dirfd, int disk, uint64_t pages, struct map *ret);
 
 	/* Takes up a machine that another process started. id and dirfd say which. */
 	int (*adopt)(struct engine *e, const char *id, int dirfd, pid_t pid,

@@ -300,70 +300,127 @@ int machine_each(struct machines *ms, void (*fn)(const struct machine_info *m, v
 	return 0;
 }
 
-/* The layers of one memory or disk, from the fds the machine process holds. */
-static int read_layers(int dirfd, pid_t pid, unsigned slot, uint64_t pages, const json_t *list,
-                       struct set *ret)
+/* A layer the machine holds, by its map file; without one, sealed but never booked. */
+static int read_layer(struct machines *ms, int dirfd, const char *path, int disk, uint64_t pages,
+                      struct layer **ret)
 {
+	AUTO(map_fini) struct map map = {0};
+	autofree char *bytes = NULL;
+	autoclose int fd = -1;
+	char name[64];
+	size_t n;
+	int r;
+
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	r = fd < 0 ? -errno : map_file(name, fd);
+	if (r < 0)
+		return r;
+	r = io_read_file(dirfd, name, MAP_BYTES_MAX, &bytes, &n);
+	if (r == 0)
+		r = map_parse(bytes, n, pages, &map);
+	else if (r == -ENOENT) {
+		r = ms->engine->unbooked(ms->engine, dirfd, disk, pages, &map);
+		if (r == -ENOENT)
+			r = -EBADMSG;     /* it holds another file than we gave it */
+		if (r == 0 && disk < 0) { /* sealing takes a writable fd */
+			close(fd);
+			fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+			r = fd < 0 ? -errno : 0;
+		}
+	}
+	return r < 0 ? r : layer_adopt(fd, pages, &map, ret);
+}
+
+/*
+ * The layers of one memory or disk, from the fds the machine process holds, n of them. The books
+ * know their digests.
+ */
+static int read_layers(struct machines *ms, int dirfd, pid_t pid, int disk, size_t n,
+                       uint64_t pages, const json_t *list, struct set *ret)
+{
+	unsigned slot = disk < 0 ? ms->engine->memory_slot
+	                         : ms->engine->disk_slot + (unsigned)disk * ENGINE_LAYERS_MAX;
 	struct set s = {.pages = pages};
-	size_t i;
-	json_t *item;
 	int r = 0;
 
-	json_array_foreach(list, i, item)
-	{
+	for (size_t i = 0; r == 0 && i < n; i++) {
 		AUTO(layer_unrefp) struct layer *l = NULL;
-		AUTO(map_fini) struct map map = {0};
-		autofree char *bytes = NULL;
-		autoclose int fd = -1;
-		char path[64], want[64], have[64], digest[DIGEST_TEXT + 1];
-		size_t n;
+		char path[64], name[64], want[64], digest[DIGEST_TEXT + 1];
+		size_t k;
+		json_t *item;
 
-		get_text(item, "map", want, sizeof(want));
-		get_text(item, "digest", digest, sizeof(digest));
 		snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)pid, slot + (unsigned)i);
-		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-		r = fd < 0 ? -errno : map_file(have, fd);
-		if (r == 0 && strcmp(want, have) != 0)
-			r = -EBADMSG; /* it holds another file than we gave it */
+		r = read_layer(ms, dirfd, path, disk, pages, &l);
 		if (r == 0)
-			r = io_read_file(dirfd, want, MAP_BYTES_MAX, &bytes, &n);
-		if (r == 0)
-			r = map_parse(bytes, n, pages, &map);
-		if (r == 0)
-			r = layer_adopt(fd, pages, &map, &l);
-		if (r == 0 && digest[0])
-			l->has_digest = digest_parse(digest, &l->digest) == 0;
+			r = map_file(name, l->fd);
+		json_array_foreach(list, k, item)
+		{
+			get_text(item, "map", want, sizeof(want));
+			get_text(item, "digest", digest, sizeof(digest));
+			if (r == 0 && digest[0] && strcmp(want, name) == 0)
+				l->has_digest = digest_parse(digest, &l->digest) == 0;
+		}
 		if (r == 0)
 			r = set_push(&s, l);
-		if (r < 0) {
-			set_fini(&s);
-			return r;
-		}
+	}
+	if (r < 0) {
+		set_fini(&s);
+		return r;
 	}
 	*ret = s;
 	return 0;
 }
 
+/* How many fds the process has from this number on. */
+static size_t count_fds(pid_t pid, unsigned slot)
+{
+	char path[64];
+	size_t n = 0;
+
+	for (; n < ENGINE_LAYERS_MAX; n++) {
+		snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)pid, slot + (unsigned)n);
+		if (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+			break;
+	}
+	return n;
+}
+
+/*
+ * Books and machine must agree, unless whoever asked for a snapshot died before it was booked:
+ * then the machine is right, and what it says of that snapshot is used.
+ */
 static int read_image(struct machines *ms, int dirfd, pid_t pid, const json_t *j,
                       struct engine_image *ret)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	const json_t *disks = json_object_get(j, "disks");
+	const json_t *disks = json_object_get(j, "disks"), *list = json_object_get(j, "memory");
+	AUTO(map_fini) struct map sealed = {0};
+	size_t n;
+	bool unbooked;
 	int r;
 
 	i.memory_size = get_int(j, "memory_size");
-	r = read_layers(dirfd, pid, ms->engine->memory_slot, i.memory_size / MAP_PAGE,
-	                json_object_get(j, "memory"), &i.memory);
+	unbooked =
+	    ms->engine->unbooked(ms->engine, dirfd, -1, i.memory_size / MAP_PAGE, &sealed) == 0;
+	n = count_fds(pid, ms->engine->memory_slot);
+	r = !unbooked && n != json_array_size(list)
+	        ? -EBADMSG
+	        : read_layers(ms, dirfd, pid, -1, n, i.memory_size / MAP_PAGE, list, &i.memory);
 	for (size_t d = 0; r == 0 && d < json_array_size(disks) && d < ENGINE_DISKS_MAX; d++) {
 		const json_t *k = json_array_get(disks, d);
 		struct engine_disk *disk = &i.disks[i.ndisks++];
-		unsigned slot = ms->engine->disk_slot + (unsigned)d * ENGINE_LAYERS_MAX;
 
 		*disk = (struct engine_disk){.size = get_int(k, "size"),
 		                             .read_only =
 		                                 json_is_true(json_object_get(k, "read_only"))};
-		r = read_layers(dirfd, pid, slot, disk->size / MAP_PAGE,
-		                json_object_get(k, "layers"), &disk->layers);
+		list = json_object_get(k, "layers");
+		n = count_fds(pid, ms->engine->disk_slot + (unsigned)d * ENGINE_LAYERS_MAX);
+		if (!disk->read_only && n > 0)
+			n--; /* the last one is its top, no layer yet */
+		r = !unbooked && n != json_array_size(list)
+		        ? -EBADMSG
+		        : read_layers(ms, dirfd, pid, (int)d, n, disk->size / MAP_PAGE, list,
+		                      &disk->layers);
 	}
 	if (r < 0)
 		return r;
@@ -392,7 +449,11 @@ static int adopt(struct machines *ms, const char *id, struct engine_machine *ret
 		return err_set(e, -r, "machine_gone",
 		               "the layers of machine %s are not as we left them: %s", id,
 		               strerror(-r));
-	return ms->engine->adopt(ms->engine, id, dir, info->pid, &image, ret, e);
+	r = ms->engine->adopt(ms->engine, id, dir, info->pid, &image, ret, e);
+	if (r == 0 && faccessat(dir, ENGINE_UNBOOKED, F_OK, 0) == 0 &&
+	    write_book(dir, ret, info) == 0)
+		unlinkat(dir, ENGINE_UNBOOKED, 0);
+	return r;
 }
 
 int machine_adopt(struct machines *ms, const char *id, struct engine_machine *ret, struct err *e)
@@ -551,9 +612,11 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
 	r = ms->engine->snapshot(ms->engine, &m, &image, info, e);
 	if (r < 0) {
 		write_book(m.dirfd, &m, &mi); /* it may have dropped layers */
+		unlinkat(m.dirfd, ENGINE_UNBOOKED, 0);
 		return r;
 	}
 	r = write_book(m.dirfd, &m, &mi);
+	unlinkat(m.dirfd, ENGINE_UNBOOKED, 0);
 	if (r < 0)
 		return err_set(e, -r, "machine_dir", "cannot write the books of %s: %s", id,
 		               strerror(-r));

@@ -429,19 +429,27 @@ static void work_fini(struct snapshot_work *w)
 	}
 }
 
-/* The disk's top file is the one with the highest number; sealed ones stay until the machine ends.
- */
-static void disk_top(int dirfd, size_t disk, char name[32], char next[32])
+/* The file behind the disk's top, found by what the machine holds, and a name for the next one. */
+static int disk_top(const struct engine_machine *m, size_t disk, char name[32], char next[32])
 {
-	struct stat st;
-	size_t n = 0;
+	struct stat top, st;
+	char path[64];
+	bool found = false;
 
-	for (;; n++) {
-		disk_name(next, disk, n + 1);
-		if (fstatat(dirfd, next, &st, 0) < 0)
+	snprintf(path, sizeof(path), "/proc/%d/fd/%zu", (int)m->pid,
+	         UM_FD_DISK + disk * UM_LAYERS_MAX + m->image.disks[disk].layers.n);
+	if (stat(path, &top) < 0)
+		return -errno;
+	for (size_t n = 0;; n++) {
+		disk_name(next, disk, n);
+		if (fstatat(m->dirfd, next, &st, AT_SYMLINK_NOFOLLOW) < 0)
 			break;
+		if (st.st_dev == top.st_dev && st.st_ino == top.st_ino) {
+			disk_name(name, disk, n);
+			found = true;
+		}
 	}
-	disk_name(name, disk, n);
+	return found ? 0 : -ENOENT;
 }
 
 static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
@@ -450,7 +458,7 @@ static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
 	int r;
 
 	p->msg = (struct um_msg){.magic = UM_MAGIC, .type = UM_SNAPSHOT};
-	w->map = memfd_create("panda-map", MFD_CLOEXEC);
+	w->map = openat(m->dirfd, ENGINE_UNBOOKED, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	w->state = memfd_create("panda-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	w->top_ro = reopen(m->top, O_RDONLY);
 	r = layer_create_memfd("panda-memory", pages_of(m->image.memory_size), &w->next);
@@ -465,7 +473,9 @@ static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
 
 		if (m->image.disks[d].read_only)
 			continue;
-		disk_top(m->dirfd, d, w->disk_name[d], next);
+		r = disk_top(m, d, w->disk_name[d], next);
+		if (r < 0)
+			return r;
 		w->disk_ro[d] =
 		    openat(m->dirfd, w->disk_name[d], O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 		if (w->disk_ro[d] < 0)
@@ -615,6 +625,37 @@ static int simple_call(struct engine_machine *m, enum um_type type, struct um_ms
 	return 0;
 }
 
+static int um_unbooked(struct engine *engine, int dirfd, int disk, uint64_t pages, struct map *ret)
+{
+	autoclose int map = openat(dirfd, ENGINE_UNBOOKED, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	autoclose int control = -1;
+	struct um_packet ping = {.msg = {.magic = UM_MAGIC, .type = UM_PING}};
+	struct um_msg a;
+	struct stat st;
+	off_t pos = 0;
+	int r;
+
+	if (map < 0)
+		return -errno;
+	/* Requests are served in turn: when this one is answered, a snapshot is over. */
+	r = sock_connect(dirfd, "control", SOCK_SEQPACKET, &control);
+	if (r == 0)
+		r = um_call(control, -1, &ping, CALL_TIMEOUT_MS, &a);
+	if (r < 0)
+		return r;
+	/* The machine's answer stands behind the runs. */
+	if (fstat(map, &st) < 0 || st.st_size < (off_t)sizeof(a) ||
+	    io_pread_full(map, &a, sizeof(a), st.st_size - (off_t)sizeof(a)) < 0 ||
+	    a.magic != UM_MAGIC || done(&a) < 0)
+		return -ENOENT;
+	if (disk < 0)
+		return runs_read(map, &pos, a.arg[UM_DONE_RUNS], pages, ret);
+	pos = (off_t)(a.arg[UM_DONE_RUNS] * sizeof(struct map_run));
+	for (int d = 0; d < disk; d++)
+		pos += (off_t)(a.disk[d].layers * sizeof(struct map_run));
+	return runs_read(map, &pos, a.disk[disk].layers, pages, ret);
+}
+
 static int um_pause(struct engine *engine, struct engine_machine *m, struct err *e)
 {
 	struct um_msg a;
@@ -697,6 +738,7 @@ int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *
 	    .prepare = um_prepare,
 	    .forget = um_forget,
 	    .start = um_start,
+	    .unbooked = um_unbooked,
 	    .adopt = um_adopt,
 	    .snapshot = um_snapshot,
 	    .pause = um_pause,
