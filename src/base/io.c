@@ -159,7 +159,8 @@ static int sync_dir_of(int dirfd, const char *path)
 	return 0;
 }
 
-int io_replace_file(int dirfd, const char *path, const void *buf, size_t n, mode_t mode)
+int io_replace_file(int dirfd, const char *path, const void *buf, size_t n, mode_t mode,
+                    bool durable)
 {
 	autoclose int fd = -1;
 	char tmp[PATH_MAX];
@@ -171,7 +172,7 @@ int io_replace_file(int dirfd, const char *path, const void *buf, size_t n, mode
 	if (fd < 0)
 		return -errno;
 	r = io_write_full(fd, buf, n);
-	if (r == 0 && fsync(fd) < 0)
+	if (r == 0 && durable && fsync(fd) < 0)
 		r = -errno;
 	if (r == 0 && renameat(dirfd, tmp, dirfd, path) < 0)
 		r = -errno;
@@ -179,7 +180,7 @@ int io_replace_file(int dirfd, const char *path, const void *buf, size_t n, mode
 		unlinkat(dirfd, tmp, 0);
 		return r;
 	}
-	return sync_dir_of(dirfd, path);
+	return durable ? sync_dir_of(dirfd, path) : 0;
 }
 
 int io_send_fds(int sock, const void *buf, size_t n, const int *fds, size_t nfds)

@@ -3,6 +3,7 @@
  * All return 0 (or a count) or a negative errno, and retry on EINTR.
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -19,8 +20,12 @@ int io_read_file(int dirfd, const char *path, size_t max, char **ret, size_t *re
 /* One write(2) to an existing file, as /proc, /sys and cgroup files want it. */
 int io_write_file(int dirfd, const char *path, const char *text);
 
-/* Replaces path by a file with this content: write, fsync, rename, fsync of the directory. */
-int io_replace_file(int dirfd, const char *path, const void *buf, size_t n, mode_t mode);
+/*
+ * Replaces path by a file with this content, by write and rename: others see the old or the new
+ * one. durable: it is synced, file and directory, so that a crash of the host leaves one of them.
+ */
+int io_replace_file(int dirfd, const char *path, const void *buf, size_t n, mode_t mode,
+                    bool durable);
 
 /* One message with up to 253 fds on a unix socket. n must be > 0. */
 int io_send_fds(int sock, const void *buf, size_t n, const int *fds, size_t nfds);

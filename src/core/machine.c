@@ -134,23 +134,6 @@ static int write_layers(int dirfd, const struct set *s, json_t **ret)
 	return 0;
 }
 
-/* All or nothing for other processes. Not synced: when the host goes down, so does the machine. */
-static int replace(int dirfd, const char *name, const char *text)
-{
-	char tmp[64];
-	autoclose int fd = -1;
-	int r;
-
-	snprintf(tmp, sizeof(tmp), "%s.%d.tmp", name, (int)getpid());
-	fd = openat(dirfd, tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	r = fd < 0 ? -errno : io_write_full(fd, text, strlen(text));
-	if (r == 0 && renameat(dirfd, tmp, dirfd, name) < 0)
-		r = -errno;
-	if (r < 0)
-		unlinkat(dirfd, tmp, 0);
-	return r;
-}
-
 static int write_book(int dirfd, const struct engine_machine *m, const struct machine_info *info)
 {
 	AUTO(json_decrefp) json_t *j = NULL;
@@ -179,7 +162,8 @@ static int write_book(int dirfd, const struct engine_machine *m, const struct ma
 	}
 	if (!j || json_object_set(j, "disks", disks) < 0 || !(text = json_dumps(j, JSON_INDENT(1))))
 		return -ENOMEM;
-	return replace(dirfd, "machine.json", text);
+	/* Not durable: when the host goes down, so does the machine. */
+	return io_replace_file(dirfd, "machine.json", text, strlen(text), 0600, false);
 }
 
 /*

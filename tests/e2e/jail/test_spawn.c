@@ -1071,7 +1071,7 @@ static int copy_child(void)
 	if (r < 0)
 		return r;
 	snprintf(path, sizeof(path), "%s/child", run_dir);
-	return io_replace_file(AT_FDCWD, path, bytes, n, 0711);
+	return io_replace_file(AT_FDCWD, path, bytes, n, 0711, true);
 }
 
 /* Everything but the directory of this run. */

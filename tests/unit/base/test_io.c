@@ -151,8 +151,8 @@ static void replace_leaves_the_new_file_alone_in_place(void **state)
 	autofree char *text = NULL;
 	struct stat st;
 
-	assert_int_equal(io_replace_file(p->fd, "book", "one", 3, 0640), 0);
-	assert_int_equal(io_replace_file(p->fd, "book", "second", 6, 0600), 0);
+	assert_int_equal(io_replace_file(p->fd, "book", "one", 3, 0640, true), 0);
+	assert_int_equal(io_replace_file(p->fd, "book", "second", 6, 0600, true), 0);
 	assert_int_equal(io_read_file(p->fd, "book", 100, &text, NULL), 0);
 	assert_string_equal(text, "second");
 	assert_int_equal(fstatat(p->fd, "book", &st, 0), 0);
@@ -167,9 +167,9 @@ static void replace_does_not_touch_the_old_file(void **state)
 	autoclose int old = -1;
 	char buf[3];
 
-	assert_int_equal(io_replace_file(p->fd, "book", "one", 3, 0600), 0);
+	assert_int_equal(io_replace_file(p->fd, "book", "one", 3, 0600, true), 0);
 	old = openat(p->fd, "book", O_RDONLY | O_CLOEXEC);
-	assert_int_equal(io_replace_file(p->fd, "book", "two", 3, 0600), 0);
+	assert_int_equal(io_replace_file(p->fd, "book", "two", 3, 0600, true), 0);
 	assert_int_equal(io_read_full(old, buf, 3), 0);
 	assert_memory_equal(buf, "one", 3);
 }
@@ -181,11 +181,11 @@ static void a_replace_that_fails_leaves_nothing_behind(void **state)
 
 	memset(long_name, 'x', sizeof(long_name));
 	long_name[sizeof(long_name) - 1] = 0;
-	assert_int_equal(io_replace_file(p->fd, long_name, "a", 1, 0600), -ENAMETOOLONG);
-	assert_int_equal(io_replace_file(p->fd, "none/book", "a", 1, 0600), -ENOENT);
+	assert_int_equal(io_replace_file(p->fd, long_name, "a", 1, 0600, true), -ENAMETOOLONG);
+	assert_int_equal(io_replace_file(p->fd, "none/book", "a", 1, 0600, true), -ENOENT);
 	/* The name belongs to a directory: the rename is what fails, after the write. */
 	assert_int_equal(mkdirat(p->fd, "book", 0700), 0);
-	assert_int_equal(io_replace_file(p->fd, "book", "a", 1, 0600), -EISDIR);
+	assert_int_equal(io_replace_file(p->fd, "book", "a", 1, 0600, true), -EISDIR);
 	assert_int_equal(entries(p->fd), 1);
 	assert_int_equal(unlinkat(p->fd, "book", AT_REMOVEDIR), 0);
 }

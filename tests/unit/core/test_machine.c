@@ -152,7 +152,8 @@ static int write_text(struct world *w, const char *id, const char *text)
 	dir = openat(w->ms.dir, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(dir >= 0);
 	if (text)
-		assert_int_equal(io_replace_file(dir, "machine.json", text, strlen(text), 0600), 0);
+		assert_int_equal(
+		    io_replace_file(dir, "machine.json", text, strlen(text), 0600, true), 0);
 	return dir;
 }
 
@@ -333,9 +334,9 @@ static void the_log_says_why_a_machine_ended(void **state)
 		autoclose int dir = write_text(w, "m", "{\"pid\": 1, \"start_time\": 0}");
 		struct machine_info info;
 
-		assert_int_equal(
-		    io_replace_file(dir, "console.log", cases[i].log, strlen(cases[i].log), 0600),
-		    0);
+		assert_int_equal(io_replace_file(dir, "console.log", cases[i].log,
+		                                 strlen(cases[i].log), 0600, true),
+		                 0);
 		assert_int_equal(machine_look(&w->ms, "m", &info, NULL), 0);
 		assert_string_equal(info.end, cases[i].end);
 	}
@@ -405,7 +406,7 @@ static void a_broken_map_file_is_refused(void **state)
 	assert_int_equal(fstat(l->fd, &st), 0);
 	snprintf(name, sizeof(name), "%llx-%llx.map", (unsigned long long)st.st_dev,
 	         (unsigned long long)st.st_ino);
-	assert_int_equal(io_replace_file(dir, name, "PANDAMAP", 8, 0600), 0);
+	assert_int_equal(io_replace_file(dir, name, "PANDAMAP", 8, 0600, true), 0);
 	assert_int_equal(machine_adopt(&w->ms, "m", &m, &e), -EBADMSG);
 	assert_int_equal(unlinkat(dir, name, 0), 0);
 	assert_int_equal(machine_adopt(&w->ms, "m", &m, &e), -EBADMSG);

@@ -56,7 +56,8 @@ static void add_image(struct fixture *f)
 	struct manifest_disk *d = &f->manifest.disks[1];
 
 	assert_int_equal(mkdirat(f->dir, "images", 0700), 0);
-	assert_int_equal(io_replace_file(f->dir, "images/root.img", bytes, sizeof(bytes), 0444), 0);
+	assert_int_equal(
+	    io_replace_file(f->dir, "images/root.img", bytes, sizeof(bytes), 0444, true), 0);
 	snprintf(d->name, sizeof(d->name), "root");
 	snprintf(d->image_path, sizeof(d->image_path), "images/root.img");
 	d->size = sizeof(bytes);
@@ -180,4 +181,20 @@ unsigned count_entries(int dirfd)
 		n++;
 	closedir(d);
 	return n - 2; /* "." and ".." */
+}
+
+int fixture_setup(void **state)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+
+	fixture_init(f);
+	*state = f;
+	return 0;
+}
+
+int fixture_teardown(void **state)
+{
+	fixture_fini(*state);
+	free(*state);
+	return 0;
 }

@@ -28,6 +28,11 @@ struct fixture {
 void fixture_init(struct fixture *f);
 void fixture_fini(struct fixture *f);
 
+/* A test that gets a fixture of its own as *state. */
+int fixture_setup(void **state);
+int fixture_teardown(void **state);
+#define with_fixture(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
+
 /* As a fresh machine would: nothing of it is in the store, no digest is known. */
 void fixture_forget_digests(struct fixture *f);
 

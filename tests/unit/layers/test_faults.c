@@ -15,22 +15,6 @@ enum {
 	NTH_MAX = 2000 /* more than any of these needs: a test that never ends fails instead */
 };
 
-static int setup(void **state)
-{
-	struct fixture *f = calloc(1, sizeof(*f));
-
-	fixture_init(f);
-	*state = f;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	fixture_fini(*state);
-	free(*state);
-	return 0;
-}
-
 static int try_write(struct fixture *f, struct err *e)
 {
 	return snapshot_write(&f->store, "one", &f->manifest, &f->memory, f->disks, f->state, e);
@@ -253,8 +237,6 @@ static void everything_is_synced_before_it_gets_its_name(void **state)
 	assert_int_equal(try_write(f, &e), 0);
 	assert_true(sync_was_kept(f->store.snapshots));
 }
-
-#define with_fixture(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
 {

@@ -10,22 +10,6 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 
-static int setup(void **state)
-{
-	struct fixture *f = calloc(1, sizeof(*f));
-
-	fixture_init(f);
-	*state = f;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	fixture_fini(*state);
-	free(*state);
-	return 0;
-}
-
 static ino_t inode(int dirfd, const char *fmt, const char *a, const char *b)
 {
 	char name[256];
@@ -354,17 +338,16 @@ static void a_changed_image_is_seen(void **state)
 
 	fixture_write(f, "one");
 	assert_int_equal(
-	    io_replace_file(f->dir, "images/root.img", "Not really a file system", 25, 0444), 0);
+	    io_replace_file(f->dir, "images/root.img", "Not really a file system", 25, 0444, true),
+	    0);
 	fixture_refused(f, "one", SNAPSHOT_FULL, "snapshot_corrupt", &e);
 	assert_non_null(strstr(e.text, "images/root.img"));
-	assert_int_equal(io_replace_file(f->dir, "images/root.img", "short", 5, 0444), 0);
+	assert_int_equal(io_replace_file(f->dir, "images/root.img", "short", 5, 0444, true), 0);
 	fixture_refused(f, "one", SNAPSHOT_SIZES, "snapshot_corrupt", &e);
 	assert_int_equal(unlinkat(f->dir, "images/root.img", 0), 0);
 	assert_int_equal(symlinkat("/etc/hostname", f->dir, "images/root.img"), 0);
 	fixture_refused(f, "one", SNAPSHOT_SIZES, "snapshot_io", &e); /* we do not follow it */
 }
-
-#define with_fixture(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
 {
