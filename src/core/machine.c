@@ -24,6 +24,7 @@
 enum {
 	GUEST_ANSWER_MS = 60000,
 	BOOK_BYTES_MAX = 1 << 20,
+	SEAL_TIMEOUT_MS = 5000,
 };
 
 static bool id_valid(const char *id)
@@ -115,13 +116,10 @@ static int write_layers(int dirfd, const struct set *s, json_t **ret)
 		if (r < 0)
 			return r;
 		if (faccessat(dirfd, name, F_OK, 0) < 0) {
-			autoclose int fd = -1;
-
 			r = map_encode(&l->map, s->pages, &bytes, &n);
 			if (r < 0)
 				return r;
-			fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-			r = fd < 0 ? -errno : io_write_full(fd, bytes, n);
+			r = io_replace_file(dirfd, name, bytes, n, 0600, false);
 			if (r < 0)
 				return r;
 		}
@@ -291,6 +289,7 @@ static int read_layer(struct machines *ms, int dirfd, const char *path, int disk
 	AUTO(map_fini) struct map map = {0};
 	autofree char *bytes = NULL;
 	autoclose int fd = -1;
+	uint64_t deadline;
 	char name[64];
 	size_t n;
 	int r;
@@ -312,7 +311,13 @@ static int read_layer(struct machines *ms, int dirfd, const char *path, int disk
 			r = fd < 0 ? -errno : 0;
 		}
 	}
-	return r < 0 ? r : layer_adopt(fd, pages, &map, ret);
+	if (r < 0)
+		return r;
+	/* Busy for a moment only: stubs that had it mapped are being taken apart. */
+	deadline = mono_ms() + SEAL_TIMEOUT_MS;
+	while ((r = layer_adopt(fd, pages, &map, ret)) == -EBUSY && mono_ms() < deadline)
+		usleep(200);
+	return r;
 }
 
 /*
