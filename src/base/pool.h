@@ -1,0 +1,23 @@
+/*
+ * base/pool.h - threads for what blocks, with the answer back on the loop
+ * Work runs in order of submission, on as many threads as there are; done runs on the loop.
+ */
+#pragma once
+#include "base/loop.h"
+
+struct pool;
+
+int pool_new(struct loop *l, unsigned threads, struct pool **ret);
+
+/*
+ * work(arg) on some thread, then done(arg) on the loop. The pool allocates before it returns:
+ * after a 0 both will run, whatever happens. -ENOMEM.
+ */
+int pool_submit(struct pool *p, void (*work)(void *arg), void (*done)(void *arg), void *arg);
+
+/* How many were submitted and are not done. */
+unsigned pool_busy(const struct pool *p);
+
+/* Waits for running work; done callbacks that are due have been posted, the caller runs the loop
+ * once more or drops them. */
+void pool_free(struct pool *p);
