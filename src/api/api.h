@@ -1,0 +1,174 @@
+/*
+ * api/api.h - requests in, calls of core out; nothing more happens here
+ * Routes are declared once, in the table of api/routes.c: the router, /openapi.json and the
+ * reference page come from it. A request that matched becomes a struct call. Loop thread only.
+ */
+#pragma once
+#include <jansson.h>
+
+#include "core/host.h"
+#include "http/server.h"
+
+enum {
+	API_JSON_MAX = 4 << 20,
+	API_PARAMS_MAX = 4,
+	REQUEST_ID_MAX = 64,
+};
+
+enum api_scope {
+	SCOPE_NONE, /* no token needed */
+	SCOPE_SANDBOX,
+	SCOPE_ADMIN,
+};
+
+enum api_body {
+	BODY_NONE, /* whatever comes is thrown away */
+	BODY_JSON, /* c->body is an object; an empty body is an empty one, whatever its type */
+	BODY_RAW,  /* the handler pulls it */
+};
+
+struct api;
+struct call;
+
+struct api_param {
+	const char *name, *in, *type,
+	    *what; /* in: "query"; path parameters come from the pattern */
+};
+
+struct route {
+	const char *method; /* "*": any */
+	const char *path;   /* "/v1/sandboxes/{id}/proxy/{port}/{rest...}" */
+	enum api_scope scope;
+	enum api_body body;
+	void (*run)(struct call *c);
+	bool sandbox; /* {id} is one of the caller's: c->sb is set, or it was answered with 404 */
+	const char *tag, *summary;
+	const char *request, *reply; /* names of schemas in api/schemas.c, or NULL */
+	int status;                  /* of success */
+	const struct api_param *params;
+};
+
+extern const struct route routes[];
+extern const size_t nroutes;
+
+struct call {
+	struct api *api;
+	struct host *host;
+	struct http_req *req; /* NULL once the client is gone: replies go nowhere */
+	const struct route *route;
+	char request_id[REQUEST_ID_MAX + 1];
+	char tenant[TENANT_MAX + 1];
+	char token[16]; /* public prefix of the token; "" without one */
+	bool admin;
+	struct quota quota;
+	char *
+	    param[API_PARAMS_MAX]; /* decoded, in order of the pattern; the last may be {rest...} */
+	struct sandbox *sb;        /* valid until the handler returns: keep its id, not this */
+	json_t *body;
+	unsigned refs;
+	/* Called when the client has gone before the reply was complete: stop working for it. */
+	void (*gone)(void *arg);
+	void *gone_arg;
+};
+
+/* A call lives until its reply is complete and every hold has been dropped. Handlers that answer
+ * later hold it. */
+struct call *call_hold(struct call *c);
+void call_drop(struct call *c);
+
+/* Answers. All do nothing when the client is gone or an answer was begun. */
+void call_json(struct call *c, int status, json_t *j); /* takes the reference */
+void call_empty(struct call *c, int status);
+void call_error(struct call *c, const struct err *e); /* status from the table of kinds */
+void call_fail(struct call *c, int code, const char *kind, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* The HTTP status of a kind of error. */
+int api_status_of(const char *kind);
+
+/* SSE: begin answers the head, events go through call_event(). Data is one JSON value. */
+void call_sse_begin(struct call *c);
+void call_event(struct call *c, const char *name, json_t *data); /* takes the reference */
+void call_sse_end(struct call *c);
+/* Comments every 15 s keep the connection open through proxies; begins with call_sse_begin(). */
+
+/* Query values. call_query() NULL when absent; the caller frees. Bad numbers are answered with 400:
+ * false then. */
+char *call_query(struct call *c, const char *key);
+bool call_query_int(struct call *c, const char *key, int64_t otherwise, int64_t min, int64_t max,
+                    int64_t *ret);
+bool call_query_flag(struct call *c, const char *key); /* 1, true, yes */
+
+/* Fields of c->body: false when the answer (400, naming the field) has been given. */
+bool call_str(struct call *c, const char *key, const char *otherwise, const char **ret);
+bool call_int(struct call *c, const char *key, int64_t otherwise, int64_t min, int64_t max,
+              int64_t *ret);
+bool call_bool(struct call *c, const char *key, bool otherwise, bool *ret);
+
+/* Objects as the API shows them. */
+json_t *show_sandbox(struct host *h, const struct sandbox *sb);
+json_t *show_time(uint64_t wall_ms); /* RFC 3339, UTC, ms */
+
+struct api_config {
+	const char *preview_suffix;      /* NULL: no preview host names */
+	const char *public_url;          /* for links; NULL: from the request */
+	unsigned rate_per_s, rate_burst; /* per tenant; 0: no limit */
+	bool stub_auth;                  /* development: no token is admin of tenant "local" */
+};
+
+int api_new(struct host *h, const struct api_config *c, struct api **ret, struct err *e);
+void api_free(struct api *a);
+/* The handler and log of an http_config. */
+void api_handle(void *api, struct http_req *r);
+void api_logged(void *api, const struct http_req *r, int status, uint64_t bytes_out,
+                uint64_t took_us, bool aborted);
+/* Makes the first admin token when there is none; the text is shown once. Returns 1 if made. */
+int api_first_token(struct api *a, char ret[64], struct err *e);
+
+/* /openapi.json and the reference page, from the table. Caller owns. */
+json_t *api_openapi(void);
+char *api_reference(void);
+
+/* ---- handlers, one file per tag; routes.c names them ---- */
+typedef void handler(struct call *c);
+/* sandboxes.c */
+handler sandbox_create, sandbox_list, sandbox_get, sandbox_delete;
+handler sandbox_pause, sandbox_resume, sandbox_hibernate, sandbox_wake;
+handler sandbox_lifecycle, sandbox_set_lifecycle, sandbox_metrics;
+handler sandbox_fork, sandbox_fork_tree, sandbox_promote;
+/* snapshots.c */
+handler snapshot_create, snapshot_list, snapshot_get, snapshot_remove;
+/* exec.c */
+handler exec_run, exec_stream;
+/* execs.c: detached ones */
+handler execs_start, execs_list, execs_get, execs_output;
+handler execs_stdin, execs_signal;
+/* terminal.c */
+handler terminal_pty, terminal_ssh, terminal_exec_ws;
+/* files.c */
+handler file_read, file_write, file_delete, file_dir, file_stat;
+handler file_mkdir, file_rename, file_chmod, file_symlink;
+handler file_watch;
+/* logs.c */
+handler logs_get, events_sandbox, events_all, audit_list;
+handler boot_stats;
+/* repl.c */
+handler repl_once, repl_languages, repl_create, repl_list;
+handler repl_run, repl_run_stream, repl_interrupt, repl_delete;
+/* ports.c, proxy.c */
+handler ports_list, ports_declare, ports_remove, preview_token;
+handler proxy_port, proxy_signed;
+/* volumes.c */
+handler volumes_create, volumes_list, volumes_get, volumes_delete;
+/* templates.c */
+handler templates_list, templates_get, templates_delete, templates_build;
+handler builds_list, builds_get, builds_logs;
+/* tokens.c */
+handler me_get, tokens_list, tokens_create, tokens_delete;
+/* meta.c */
+handler meta_health, meta_version, meta_metrics, meta_openapi;
+handler meta_reference;
+/* mcp.c */
+handler mcp_sandbox, mcp_all;
+
+/* A preview host name ("8000-<id>.<suffix>")? Then the proxy answers and true comes back. */
+bool proxy_by_host(struct api *a, struct http_req *r);
