@@ -26,6 +26,12 @@ struct loop_timer {
 	size_t slot;    /* place in the heap, from 1; 0: not set */
 };
 
+struct loop_defer {
+	void (*fn)(void *arg);
+	void *arg;
+	struct loop_defer *next, **prev; /* prev is NULL: not set */
+};
+
 int loop_new(struct loop **ret);
 void loop_free(struct loop *l);
 
@@ -44,6 +50,11 @@ void loop_io_del(struct loop *l, struct loop_io *io); /* before the fd is closed
 /* Once, at that time or as soon after as possible. Setting a set one moves it. -ENOMEM. */
 int loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t at_ms);
 void loop_timer_clear(struct loop *l, struct loop_timer *t);
+
+/* Once, when all other callbacks of this round have run; it cannot fail. A set one stays as it is.
+ */
+void loop_defer(struct loop *l, struct loop_defer *d);
+void loop_defer_cancel(struct loop *l, struct loop_defer *d); /* idle is fine */
 
 /* From any thread: fn(arg) runs on the loop, in order of posting. -ENOMEM. */
 int loop_post(struct loop *l, void (*fn)(void *arg), void *arg);
