@@ -66,10 +66,22 @@ struct call {
 	struct sandbox *sb;        /* valid until the handler returns: keep its id, not this */
 	json_t *body;
 	unsigned refs;
-	/* Called when the client has gone before the reply was complete: stop working for it. */
+	/* Called once, when the client has gone before the reply was complete: stop working for it.
+	 * After http_upgrade() (then set piped) it is called however the connection ends. */
 	void (*gone)(void *arg);
 	void *gone_arg;
+	bool piped;
+
+	/* call.c's own */
+	bool sse;
+	struct loop_timer ping;
+	void (*room)(void *arg);
+	void *room_arg;
 };
+
+/* A call for a request that no route is responsible for (preview host names). It is the request's
+ * http_data() and its end callback: leave both alone. NULL: no memory, 500 was answered. */
+struct call *call_new(struct api *a, struct http_req *r);
 
 /* A call lives until its reply is complete and every hold has been dropped. Handlers that answer
  * later hold it. */
@@ -79,6 +91,7 @@ void call_drop(struct call *c);
 /* Answers. All do nothing when the client is gone or an answer was begun. */
 void call_json(struct call *c, int status, json_t *j); /* takes the reference */
 void call_empty(struct call *c, int status);
+void call_text(struct call *c, int status, const char *type, const char *p, size_t n);
 void call_error(struct call *c, const struct err *e); /* status from the table of kinds */
 void call_fail(struct call *c, int code, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
@@ -90,6 +103,12 @@ void call_sse_begin(struct call *c);
 void call_event(struct call *c, const char *name, json_t *data); /* takes the reference */
 void call_sse_end(struct call *c);
 /* Comments every 15 s keep the connection open through proxies; begins with call_sse_begin(). */
+
+/* Flow: whoever has more to send than fits stops while call_room() is false (the client is slow;
+ * also once it is gone) and goes on in fn, called each time when there is room again. Stays set;
+ * fn NULL clears it. */
+bool call_room(struct call *c);
+void call_on_room(struct call *c, void (*fn)(void *arg), void *arg);
 
 /* Query values. call_query() NULL when absent; the caller frees. Bad numbers are answered with 400:
  * false then. */
@@ -117,6 +136,12 @@ struct api_config {
 
 int api_new(struct host *h, const struct api_config *c, struct api **ret, struct err *e);
 void api_free(struct api *a);
+const struct api_config *api_config_of(const struct api *a);
+enum {
+	API_SECRET = 32,
+};
+/* Random, the same after a restart: the key of signed preview links. */
+const unsigned char *api_secret(const struct api *a);
 /* The handler and log of an http_config. */
 void api_handle(void *api, struct http_req *r);
 void api_logged(void *api, const struct http_req *r, int status, uint64_t bytes_out,
