@@ -208,6 +208,10 @@ void sys_stats(struct conn *c, uint32_t id);
 void sys_reborn(struct conn *c, uint32_t id, const struct wire_reborn *m);
 int sys_default_env(struct agent *a);
 
+/* mount.c */
+void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m);
+void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m);
+
 /* boot.c: only as PID 1 */
 int boot_mounts(struct agent *a);
 void boot_identity(struct agent *a);

@@ -305,6 +305,7 @@ static int on_request(struct conn *c, const struct wire_header *h, const uint8_t
 		struct wire_connect connect;
 		struct wire_reborn reborn;
 		struct wire_shutdown shutdown;
+		struct wire_mount mount;
 	} m;
 	const struct wire_desc *d = wire_desc_of(h->type);
 
@@ -375,6 +376,12 @@ static int on_request(struct conn *c, const struct wire_header *h, const uint8_t
 		c->a->stopping = true; /* after this turn, so the answer still goes out */
 		c->a->grace_ms = m.shutdown.grace_ms;
 		reply_end(c, id, 0, NULL);
+		break;
+	case WIRE_MOUNT:
+		mount_volume(c, id, &m.mount);
+		break;
+	case WIRE_UMOUNT:
+		mount_undo(c, id, &m.path_flags);
 		break;
 	default:
 		return -EPROTO;

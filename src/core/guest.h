@@ -160,3 +160,8 @@ int guest_stats(struct guest *g, struct wire_stats *ret, struct err *e);
 int guest_sync(struct guest *g, struct err *e);
 int guest_reborn(struct guest *g, const struct wire_reborn *m, struct err *e);
 int guest_shutdown(struct guest *g, uint32_t grace_ms, struct err *e);
+
+/* The file system (ext4) of a volume at path, which is made when it is missing. */
+int guest_mount(struct guest *g, unsigned volume, const char *path, bool read_only, struct err *e);
+/* All of it is on the volume afterwards. force: also when it is in use; then it may not be. */
+int guest_umount(struct guest *g, const char *path, bool force, struct err *e);

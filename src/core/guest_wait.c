@@ -647,3 +647,22 @@ int guest_shutdown(struct guest *g, uint32_t grace_ms, struct err *e)
 	return run(g, WIRE_SHUTDOWN, &(struct wire_shutdown){.grace_ms = grace_ms},
 	           &(struct wait){0}, "cannot shut down", e);
 }
+
+int guest_mount(struct guest *g, unsigned volume, const char *path, bool read_only, struct err *e)
+{
+	struct wire_mount m = {
+	    .volume = volume, .flags = read_only ? WIRE_MOUNT_RO : 0, .path = wire_str(path)};
+	char what[160];
+
+	snprintf(what, sizeof(what), "cannot mount volume %u at %.100s", volume, path);
+	return run(g, WIRE_MOUNT, &m, &(struct wait){0}, what, e);
+}
+
+int guest_umount(struct guest *g, const char *path, bool force, struct err *e)
+{
+	struct wire_path_flags m = {.path = wire_str(path), .flags = force ? WIRE_UMOUNT_FORCE : 0};
+	char what[128];
+
+	snprintf(what, sizeof(what), "cannot unmount %.100s", path);
+	return run(g, WIRE_UMOUNT, &m, &(struct wait){0}, what, e);
+}

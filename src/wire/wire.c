@@ -76,6 +76,8 @@ DESC(stats, F(U64, stats, mem_total), F(U64, stats, mem_free), F(U64, stats, mem
 DESC(reborn, F(U64, reborn, generation), F(U64, reborn, wall_ns), F(STR, reborn, hostname),
      F(STR, reborn, machine_id), F(LIST, reborn, env), F(BYTES, reborn, entropy));
 DESC(shutdown, F(U32, shutdown, grace_ms));
+DESC(mount, F(U32, mount, volume), F(U32, mount, flags), F(STR, mount, path),
+     F(STR, mount, fstype));
 
 static const struct {
 	const char *name;
@@ -116,6 +118,8 @@ static const struct {
     [WIRE_SYNC] = {"sync", NULL},
     [WIRE_REBORN] = {"reborn", &wire_reborn_desc},
     [WIRE_SHUTDOWN] = {"shutdown", &wire_shutdown_desc},
+    [WIRE_MOUNT] = {"mount", &wire_mount_desc},
+    [WIRE_UMOUNT] = {"umount", &wire_path_flags_desc},
 };
 
 bool wire_type_known(uint8_t type)

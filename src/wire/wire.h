@@ -67,6 +67,8 @@ enum wire_type {
 	WIRE_SYNC,
 	WIRE_REBORN,
 	WIRE_SHUTDOWN,
+	WIRE_MOUNT,
+	WIRE_UMOUNT,
 };
 
 struct wire_header {
@@ -298,6 +300,19 @@ struct wire_shutdown {
 	uint32_t grace_ms; /* between SIGTERM and SIGKILL */
 };
 
+enum {
+	WIRE_MOUNT_RO = 1,
+	WIRE_UMOUNT_FORCE = 1, /* busy or not: the path is free at once, the rest follows */
+};
+
+/* UMOUNT is a wire_path_flags. */
+struct wire_mount {
+	uint32_t volume; /* which of the machine's volumes, from 0 on */
+	uint32_t flags;
+	struct wire_str path;   /* absolute; made when it is missing */
+	struct wire_str fstype; /* empty: ext4 */
+};
+
 /* -EPROTO: wrong version, oversized, or a reserved byte is set. */
 int wire_header_decode(const uint8_t b[WIRE_HEADER], struct wire_header *ret);
 void wire_header_encode(const struct wire_header *h, uint8_t b[WIRE_HEADER]);
@@ -371,4 +386,5 @@ WIRE_CODEC(connect)
 WIRE_CODEC(stats)
 WIRE_CODEC(reborn)
 WIRE_CODEC(shutdown)
+WIRE_CODEC(mount)
 #undef WIRE_CODEC

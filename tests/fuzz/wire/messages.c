@@ -16,6 +16,7 @@ static const struct wire_desc *const kinds[] = {
     &wire_write_desc,     &wire_file_desc,    &wire_path_flags_desc, &wire_mkdir_desc,
     &wire_two_paths_desc, &wire_path_desc,    &wire_watch_desc,      &wire_event_desc,
     &wire_connect_desc,   &wire_stats_desc,   &wire_reborn_desc,     &wire_shutdown_desc,
+    &wire_mount_desc,
 };
 
 /* A list must give back exactly as many strings as it claims, none of them running away. */

@@ -388,6 +388,19 @@ static void the_machine_tells_its_figures(void **state)
 	assert_ok(guest_sync(b->g, &why));
 }
 
+/* The tests' own machine is not theirs to change: only as PID 1 does the agent mount anything. */
+static void only_an_init_mounts_volumes(void **state)
+{
+	struct box *b = *state;
+	struct err e = {0};
+
+	assert_int_equal(guest_mount(b->g, 0, "/nowhere/at/all", false, &e), -EPERM);
+	assert_non_null(strstr(e.text, "volume 0 at /nowhere/at/all"));
+	assert_int_equal(access("/nowhere", F_OK), -1);
+	assert_int_equal(guest_umount(b->g, "/proc", true, &e), -EPERM);
+	assert_ok(guest_sync(b->g, &why)); /* and the connection lives on */
+}
+
 const struct CMUnitTest file_tests[] = {
     TEST(large_files_come_and_go_unchanged),
     TEST(a_replaced_file_is_old_or_new_and_never_between),
@@ -398,5 +411,6 @@ const struct CMUnitTest file_tests[] = {
     TEST(a_watch_sees_all_below),
     TEST(a_port_carries_bytes_both_ways),
     TEST(the_machine_tells_its_figures),
+    TEST(only_an_init_mounts_volumes),
 };
 const size_t n_file_tests = ARRAY_LEN(file_tests);

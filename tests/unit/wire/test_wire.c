@@ -142,6 +142,25 @@ static void nothing_larger_than_a_frame_is_built(void **state)
 	assert_int_equal(wire_list_build(argv, out, sizeof(out), &l), -E2BIG);
 }
 
+static void a_mount_says_which_volume_goes_where(void **state)
+{
+	/* As other implementations of the protocol must write it. */
+	static const char bytes[] = "\x02\0\0\0\x01\0\0\0\x05\0\0\0/work\0\0\0\0\0";
+	struct wire_mount m = {
+	    .volume = 2, .flags = WIRE_MOUNT_RO, .path = wire_str("/work"), .fstype = wire_str("")};
+	struct wire_mount back;
+	uint8_t b[64];
+
+	assert_int_equal(wire_mount_encode(&m, b, sizeof(b)), sizeof(bytes));
+	assert_memory_equal(b, bytes, sizeof(bytes));
+	assert_int_equal(wire_decode(wire_desc_of(WIRE_MOUNT), b, sizeof(bytes), &back), 0);
+	assert_int_equal(back.volume, 2);
+	assert_int_equal(back.flags, WIRE_MOUNT_RO);
+	assert_string_equal(back.path.p, "/work");
+	assert_int_equal(back.fstype.len, 0);
+	assert_int_equal(wire_mount_decode(b, sizeof(bytes) - 1, &back), -EPROTO);
+}
+
 static void every_type_has_a_name(void **state)
 {
 	unsigned known = 0;
@@ -151,7 +170,7 @@ static void every_type_has_a_name(void **state)
 		assert_int_equal(wire_type_known((uint8_t)t),
 		                 strcmp(wire_type_name((uint8_t)t), "?") != 0);
 	}
-	assert_int_equal(known, WIRE_STATS_REPLY - WIRE_DATA + 1 + WIRE_SHUTDOWN - WIRE_EXEC + 1);
+	assert_int_equal(known, WIRE_STATS_REPLY - WIRE_DATA + 1 + WIRE_UMOUNT - WIRE_EXEC + 1);
 }
 
 int main(void)
@@ -164,6 +183,8 @@ int main(void)
 	    cmocka_unit_test(strings_end_where_they_say),
 	    cmocka_unit_test(a_row_is_taken_one_by_one),
 	    cmocka_unit_test(nothing_larger_than_a_frame_is_built),
+	    cmocka_unit_test(a_mount_says_which_volume_goes_where),
+	    cmocka_unit_test(a_mount_says_which_volume_goes_where),
 	    cmocka_unit_test(every_type_has_a_name),
 	};
 
