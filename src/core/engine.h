@@ -79,6 +79,7 @@ struct engine_start {
 	unsigned pids_max;        /* 0: the engine's default */
 	int cpu;                  /* where it runs; -1: the least loaded one */
 	const char *cmdline;      /* cold boot only: added to the kernel's command line, or NULL */
+	bool prepared;            /* machine_start(): its directory is there, by machine_prepare() */
 };
 
 struct engine_stats {

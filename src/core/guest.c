@@ -72,6 +72,14 @@ int guest_fd(const struct guest *g)
 	return g->fd;
 }
 
+bool guest_idle(const struct guest *g)
+{
+	for (unsigned i = 0; i < GUEST_CALLS_MAX; i++)
+		if (g->calls[i])
+			return false;
+	return g->out_len == 0;
+}
+
 uint32_t guest_events(const struct guest *g)
 {
 	return EPOLLIN | (g->out_len ? EPOLLOUT : 0);

@@ -48,6 +48,7 @@ void guest_free(struct guest *g);
 
 int guest_fd(const struct guest *g);
 uint32_t guest_events(const struct guest *g); /* what to poll for, in epoll's words */
+bool guest_idle(const struct guest *g);       /* no call is open */
 
 /* Reads once, runs callbacks, writes what is pending. -errno once the connection is dead. */
 int guest_dispatch(struct guest *g, uint32_t events);

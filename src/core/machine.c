@@ -537,6 +537,32 @@ static int remove_dir(int parent, const char *name)
 	return unlinkat(parent, name, AT_REMOVEDIR) < 0 ? -errno : 0;
 }
 
+static int make_dir(struct machines *ms, const char *id, struct err *e)
+{
+	if (!id_valid(id))
+		return err_set(
+		    e, EINVAL, "bad_id",
+		    "'%.40s' is no machine id: letters a-z, digits, '_' and '-' make one", id);
+	if (mkdirat(ms->dir, id, 0700) == 0)
+		return 0;
+	if (errno == EEXIST)
+		return err_set(e, EEXIST, "machine_exists", "there is a machine %s already", id);
+	return err_set(e, errno, "machine_dir", "cannot make a directory for %s: %s", id,
+	               strerror(errno));
+}
+
+int machine_prepare(struct machines *ms, const char *id, struct err *e)
+{
+	int r = make_dir(ms, id, e);
+
+	if (r < 0)
+		return r;
+	r = ms->engine->prepare(ms->engine, id, e);
+	if (r < 0)
+		unlinkat(ms->dir, id, AT_REMOVEDIR);
+	return r;
+}
+
 int machine_start(struct machines *ms, struct engine_start *s, const char *parent,
                   uint64_t generation, struct machine_info *info, struct err *e)
 {
@@ -548,16 +574,11 @@ int machine_start(struct machines *ms, struct engine_start *s, const char *paren
 	autoclose int dir = -1;
 	int r;
 
-	if (!id_valid(s->id))
-		return err_set(
-		    e, EINVAL, "bad_id",
-		    "'%.40s' is no machine id: letters a-z, digits, '_' and '-' make one", s->id);
-	if (mkdirat(ms->dir, s->id, 0700) < 0)
-		return errno == EEXIST
-		           ? err_set(e, EEXIST, "machine_exists", "there is a machine %s already",
-		                     s->id)
-		           : err_set(e, errno, "machine_dir", "cannot make a directory for %s: %s",
-		                     s->id, strerror(errno));
+	if (!s->prepared) {
+		r = make_dir(ms, s->id, e);
+		if (r < 0)
+			return r;
+	}
 	dir = openat(ms->dir, s->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	snprintf(mine.id, sizeof(mine.id), "%s", s->id);
 	snprintf(mine.parent, sizeof(mine.parent), "%s", parent ? parent : "");
@@ -565,6 +586,7 @@ int machine_start(struct machines *ms, struct engine_start *s, const char *paren
 	r = dir < 0 ? err_set(e, errno, "machine_dir", "cannot open the directory of %s", s->id)
 	            : ms->engine->start(ms->engine, s, &m, e);
 	if (r < 0) {
+		ms->engine->forget(ms->engine, s->id);
 		remove_dir(ms->dir, s->id);
 		return r;
 	}
@@ -622,6 +644,7 @@ int machine_remove(struct machines *ms, const char *id, struct err *e)
 	r = machine_look(ms, id, &info, e);
 	if (r < 0)
 		return r;
+	ms->engine->forget(ms->engine, id);
 	r = ms->engine->stop(ms->engine, id, info.alive ? info.pid : -1, e);
 	if (r < 0)
 		return r;

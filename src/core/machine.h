@@ -38,6 +38,12 @@ struct machine_info {
 };
 
 /*
+ * Makes ahead what is slow about a start: its directory, and its jail. machine_start() with
+ * s->prepared uses it; machine_remove() undoes it, in any later process too.
+ */
+int machine_prepare(struct machines *ms, const char *id, struct err *e);
+
+/*
  * Starts a machine from an image and, when it is a restored one, tells its guest who it is now.
  * s->dirfd is not used. Returns once the agent has answered. info (may be NULL) is filled in.
  */

@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "layers/digest.h"
 #include "layers/map.h"
+#include <stdatomic.h>
 
 struct layer {
 	int fd;         /* for reading; hand out freely, nobody can write through it */
@@ -17,7 +18,7 @@ struct layer {
 	struct map map;
 	bool has_digest; /* known once the layer was saved or loaded */
 	struct digest digest;
-	unsigned refs;
+	atomic_uint refs; /* threads start machines from the same layers */
 };
 
 /* A writable fd of the given size, all holes. -EINVAL for 0 pages or too many. */

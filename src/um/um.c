@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <linux/capability.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,6 +46,7 @@ struct prepared {
 
 struct um {
 	struct engine engine;
+	pthread_mutex_t lock;      /* of the next line */
 	struct prepared *prepared; /* jails made ahead */
 	struct jail *jail;
 	struct jail_filter filter;
@@ -112,35 +114,39 @@ static int um_prepare(struct engine *engine, const char *id, struct err *e)
 		free(p);
 		return r;
 	}
+	pthread_mutex_lock(&um->lock);
 	p->next = um->prepared;
 	um->prepared = p;
+	pthread_mutex_unlock(&um->lock);
 	return 0;
 }
 
-/* The place that points to the entry of this id, or to NULL. */
-static struct prepared **find_prepared(struct um *um, const char *id)
+/* The entry of this id is the caller's from now on. NULL when there is none. */
+static struct prepared *take_prepared(struct um *um, const char *id)
 {
-	struct prepared **p = &um->prepared;
+	struct prepared **at = &um->prepared, *p;
 
-	while (*p && strcmp((*p)->id, id) != 0)
-		p = &(*p)->next;
+	pthread_mutex_lock(&um->lock);
+	while (*at && strcmp((*at)->id, id) != 0)
+		at = &(*at)->next;
+	p = *at;
+	if (p)
+		*at = p->next;
+	pthread_mutex_unlock(&um->lock);
 	return p;
 }
 
-static void drop_prepared(struct prepared **at)
+static void free_prepared(struct prepared *p)
 {
-	struct prepared *p = *at;
-
 	if (!p)
 		return;
-	*at = p->next;
 	jail_prep_free(p->prep);
 	free(p);
 }
 
 static void um_forget(struct engine *engine, const char *id)
 {
-	drop_prepared(find_prepared((struct um *)engine, id));
+	free_prepared(take_prepared((struct um *)engine, id));
 }
 
 static int spawn(struct um *um, const struct engine_start *s, int control, struct engine_machine *m,
@@ -162,7 +168,7 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 	autoclose int log =
 	    openat(s->dirfd, "console.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	struct jail_fd fds[] = {{null, 0}, {log, 1}, {log, 2}, {control, UM_FD_CTL}};
-	struct prepared **ahead;
+	struct prepared *ahead;
 	struct jail_uid uid;
 	struct jail_spec spec = {
 	    .id = s->id,
@@ -197,12 +203,12 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 		return r;
 	spec.uid = uid.uid;
 	spec.gid = uid.uid;
-	ahead = find_prepared(um, s->id);
-	if (*ahead)
-		spec.prep = &(*ahead)->prep;
+	ahead = take_prepared(um, s->id);
+	if (ahead)
+		spec.prep = &ahead->prep;
 	r = jail_spawn(um->jail, &spec, &m->pidfd, &m->pid, e);
 	jail_uid_drop(&uid);
-	drop_prepared(ahead); /* used up, or not worth keeping after a failure */
+	free_prepared(ahead); /* used up, or not worth keeping after a failure */
 	return r;
 }
 
@@ -695,7 +701,8 @@ static void um_free(struct engine *engine)
 	struct um *um = (struct um *)engine;
 
 	while (um->prepared)
-		drop_prepared(&um->prepared);
+		free_prepared(take_prepared(um, um->prepared->id));
+	pthread_mutex_destroy(&um->lock);
 	jail_filter_fini(&um->filter);
 	jail_free(um->jail);
 	closep(&um->kernel_fd);
@@ -749,6 +756,7 @@ int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *
 	    .kernel = um_kernel,
 	    .free = um_free,
 	};
+	pthread_mutex_init(&um->lock, NULL);
 	um->want = cfg->jail_want;
 	um->run_dirfd = open(cfg->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	um->kernel_fd = open(cfg->kernel, O_RDONLY | O_CLOEXEC);
