@@ -80,6 +80,11 @@ bool guest_idle(const struct guest *g)
 	return g->out_len == 0;
 }
 
+int guest_dead(const struct guest *g)
+{
+	return g->dead;
+}
+
 uint32_t guest_events(const struct guest *g)
 {
 	return EPOLLIN | (g->out_len ? EPOLLOUT : 0);
