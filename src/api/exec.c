@@ -1,0 +1,724 @@
+#include "api/exec.h"
+
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+
+#include "api/job.h"
+#include "api/sse.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+
+enum {
+	ARGS_MAX = 4096,
+	TIMEOUT_MAX_S = 365 * 24 * 3600,
+	COLLECT_WINDOW = GUEST_WINDOW,
+	COLLECT_STEP = 64 * 1024,
+};
+
+/* ---- the wish ---- */
+
+static int want_text(const json_t *body, const char *key, const char **ret, struct err *e)
+{
+	const json_t *v = json_object_get(body, key);
+
+	if (!v || json_is_null(v))
+		return 0;
+	if (!json_is_string(v))
+		return err_set(e, EINVAL, "bad_request", "%s must be a string", key);
+	*ret = json_string_value(v);
+	return 0;
+}
+
+static int want_lists(const json_t *body, struct exec_spec *s, struct err *e)
+{
+	const json_t *v, *argv = json_object_get(body, "argv"), *env = json_object_get(body, "env");
+	const char *key;
+	size_t i;
+
+	if (argv && !json_is_null(argv)) {
+		if (!json_is_array(argv) || !json_array_size(argv) ||
+		    json_array_size(argv) > ARGS_MAX)
+			return err_set(e, EINVAL, "bad_request",
+			               "argv must be a list of 1 to %d strings", ARGS_MAX);
+		json_array_foreach(argv, i, v) if (!json_is_string(v)) return err_set(
+		    e, EINVAL, "bad_request", "argv[%zu] must be a string", i);
+		s->argv = argv;
+	}
+	if (env && !json_is_null(env)) {
+		if (!json_is_object(env) || json_object_size(env) > ARGS_MAX)
+			return err_set(e, EINVAL, "bad_request",
+			               "env must be an object of up to %d strings", ARGS_MAX);
+		json_object_foreach(
+		    (json_t *)env, key,
+		    v) if (!*key || strchr(key, '=') ||
+		           !json_is_string(
+			       v)) return err_set(e, EINVAL, "bad_request",
+		                                  "env: '%.60s' must be a name without '=', "
+		                                  "and its value a string",
+		                                  key);
+		s->env = env;
+	}
+	return 0;
+}
+
+int exec_spec_parse(const json_t *body, struct exec_spec *ret, struct err *e)
+{
+	const json_t *t = json_object_get(body, "timeout_seconds");
+	const json_t *max = json_object_get(body, "max_output_bytes");
+	struct exec_spec s = {.timeout_ms = EXEC_TIMEOUT_MS, .output_max = EXEC_OUTPUT_MAX};
+	int r;
+
+	if ((r = want_text(body, "cmd", &s.cmd, e)) < 0 ||
+	    (r = want_text(body, "cwd", &s.cwd, e)) < 0 ||
+	    (r = want_text(body, "user", &s.user, e)) < 0 || (r = want_lists(body, &s, e)) < 0)
+		return r;
+	if (json_is_string(json_object_get(body, "stdin"))) {
+		s.in = json_string_value(json_object_get(body, "stdin"));
+		s.in_len = json_string_length(json_object_get(body, "stdin"));
+	}
+	if (!s.argv && (!s.cmd || !*s.cmd))
+		return err_set(e, EINVAL, "bad_request",
+		               "cmd required: a shell command, or argv, a list of words");
+	if (s.argv && s.cmd)
+		return err_set(e, EINVAL, "bad_request", "give cmd or argv, not both");
+	if (s.cwd && *s.cwd != '/')
+		return err_set(e, EINVAL, "bad_request", "cwd must be an absolute path");
+	if (t && !json_is_null(t)) {
+		double seconds = json_number_value(t);
+
+		if (!json_is_number(t) || !(seconds >= 0) || seconds > TIMEOUT_MAX_S)
+			return err_set(e, EINVAL, "bad_request",
+			               "timeout_seconds must be a number from 0 (none) to %d",
+			               TIMEOUT_MAX_S);
+		s.timeout_ms = (uint64_t)ceil(seconds * 1000);
+	}
+	if (max && !json_is_null(max)) {
+		if (!json_is_integer(max) || json_integer_value(max) < 1)
+			return err_set(e, EINVAL, "bad_request",
+			               "max_output_bytes must be a number from 1 on");
+		s.output_max = (size_t)MIN(json_integer_value(max), (json_int_t)EXEC_OUTPUT_MAX);
+	}
+	*ret = s;
+	return 0;
+}
+
+/* ---- as a message ---- */
+
+struct message {
+	struct wire_exec m;
+	const char **strv;
+	char **owned; /* "KEY=value" */
+	size_t n_owned;
+	uint8_t lists[2][WIRE_PAYLOAD_MAX];
+	char script[64];
+	const char *cmd;
+};
+
+static void message_freep(struct message **p)
+{
+	struct message *b = *p;
+
+	if (!b)
+		return;
+	for (size_t i = 0; i < b->n_owned; i++)
+		free(b->owned[i]);
+	free(b->owned);
+	free(b->strv);
+	free(b);
+}
+
+static int too_large(struct err *e)
+{
+	return err_set(e, E2BIG, "too_large",
+	               "command, arguments and environment together may have %d bytes; "
+	               "put more into stdin or a file",
+	               WIRE_PAYLOAD_MAX);
+}
+
+static int lay_out_argv(struct message *b, const struct exec_spec *s, struct err *e)
+{
+	size_t n = s->argv ? json_array_size(s->argv) : 1;
+
+	b->strv = calloc(n + 1, sizeof(*b->strv));
+	if (!b->strv)
+		return err_set(e, ENOMEM, "internal", "no memory");
+	if (s->argv) {
+		for (size_t i = 0; i < n; i++)
+			b->strv[i] = json_string_value(json_array_get(s->argv, i));
+	} else {
+		b->strv[0] = b->cmd;
+		b->m.flags |= WIRE_EXEC_SHELL;
+	}
+	if (wire_list_build((char *const *)b->strv, b->lists[0], sizeof(b->lists[0]), &b->m.argv) <
+	    0)
+		return too_large(e);
+	return 0;
+}
+
+static int lay_out_env(struct message *b, const json_t *under, const json_t *over, struct err *e)
+{
+	json_t *all = json_object();
+	const json_t *v;
+	const char *key;
+	int r = 0;
+
+	/* Shallow, and theirs wins: the sandbox's own environment lies under the command's. */
+	if (!all || (json_is_object(under) && json_object_update(all, (json_t *)under) < 0) ||
+	    (over && json_object_update(all, (json_t *)over) < 0))
+		r = err_set(e, ENOMEM, "internal", "no memory");
+	if (r == 0) {
+		b->owned = calloc(json_object_size(all) + 1, sizeof(*b->owned));
+		if (!b->owned)
+			r = err_set(e, ENOMEM, "internal", "no memory");
+	}
+	if (r == 0) {
+		json_object_foreach(all, key, v)
+		{
+			if (!json_is_string(v))
+				continue;
+			if (asprintf(&b->owned[b->n_owned], "%s=%s", key, json_string_value(v)) <
+			    0) {
+				b->owned[b->n_owned] = NULL;
+				r = err_set(e, ENOMEM, "internal", "no memory");
+				break;
+			}
+			b->n_owned++;
+		}
+	}
+	json_decref(all);
+	if (r == 0 && wire_list_build(b->owned, b->lists[1], sizeof(b->lists[1]), &b->m.env) < 0)
+		r = too_large(e);
+	return r;
+}
+
+/* ---- a command ---- */
+
+struct exec_job {
+	struct job *job;
+	const struct exec_ops *ops;
+	void *arg;
+	uint64_t began_ns;
+	char *in; /* what it reads, from in_at on */
+	size_t in_len, in_at;
+	bool keep_open, argv;
+	bool exited;
+	struct exec_exit exit;
+};
+
+static void exec_free(struct exec_job *x)
+{
+	free(x->in);
+	free(x);
+}
+
+static void feed(struct exec_job *x)
+{
+	if (!x->job || !x->in)
+		return;
+	x->in_at += job_send(x->job, x->in + x->in_at, x->in_len - x->in_at);
+	if (x->in_at < x->in_len)
+		return;
+	free(x->in);
+	x->in = NULL;
+	if (!x->keep_open)
+		job_send_eof(x->job);
+}
+
+static void on_data(void *arg, struct job *j, uint8_t chan, const void *p, size_t n)
+{
+	struct exec_job *x = arg;
+
+	x->ops->data(x->arg, chan == WIRE_ERR, p, n);
+}
+
+static void on_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const void *msg)
+{
+	struct exec_job *x = arg;
+
+	if (type == WIRE_STARTED) {
+		const struct wire_started *m = msg;
+
+		if (x->ops->started)
+			x->ops->started(x->arg, m->id, m->pid);
+	} else if (type == WIRE_EXITED) {
+		const struct wire_exited *m = msg;
+
+		x->exited = true;
+		x->exit.timed_out = m->flags & WIRE_EXITED_TIMEOUT;
+		x->exit.signal = m->how == WIRE_HOW_SIGNAL ? (int)m->code : 0;
+		x->exit.exit_code = (int)(m->how == WIRE_HOW_SIGNAL ? 128 + m->code : m->code);
+		if (x->exit.timed_out) {
+			x->exit.exit_code = EXEC_TIMED_OUT;
+			x->exit.signal = 0;
+		}
+	}
+}
+
+static void on_writable(void *arg, struct job *j)
+{
+	struct exec_job *x = arg;
+
+	if (x->in)
+		feed(x);
+	else if (x->ops->writable)
+		x->ops->writable(x->arg);
+}
+
+/* It did not start. What a shell would have said, where there is no shell. */
+static bool as_shell_says(struct exec_job *x, const struct job_end *end)
+{
+	char text[160];
+	bool missing = end->guest == ENOENT || end->guest == ENOTDIR;
+
+	if (!x->argv || end->e || strcmp(end->text, "cannot start program") != 0 ||
+	    (!missing && end->guest != EACCES && end->guest != ENOEXEC))
+		return false;
+	snprintf(text, sizeof(text), "panda: cannot start the program: %s\n", strerror(end->guest));
+	x->ops->data(x->arg, true, text, strlen(text));
+	x->exit.exit_code = missing ? 127 : 126;
+	return true;
+}
+
+static void on_end(void *arg, struct job *j, const struct job_end *end)
+{
+	struct exec_job *x = arg;
+	struct err e = {0};
+
+	x->job = NULL;
+	x->exit.duration_ms = (mono_ns() - x->began_ns) / 1000000u;
+	if (x->exited || (!end->e && (!end->guest || as_shell_says(x, end)))) {
+		x->ops->end(x->arg, NULL, &x->exit);
+		exec_free(x);
+		return;
+	}
+	if (end->e)
+		e = *end->e;
+	else if (end->guest == ECANCELED)
+		err_set(&e, ECANCELED, "cancelled", "the command was cancelled");
+	else if (end->guest == EAGAIN || end->guest == EMFILE || end->guest == ENOMEM)
+		err_set(&e, end->guest, "sandbox_busy", "cannot start the command: %s: %s",
+		        end->text, strerror(end->guest));
+	else
+		err_set(&e, end->guest, "bad_request", "cannot start the command: %s: %s",
+		        end->text, strerror(end->guest));
+	x->ops->end(x->arg, &e, NULL);
+	exec_free(x);
+}
+
+static const struct job_ops job_ops = {
+    .data = on_data, .reply = on_reply, .writable = on_writable, .end = on_end};
+
+/* A script longer than a frame is read by the shell from stdin, in front of what it may read. */
+static int put_script(struct exec_job *x, struct message *b, const struct exec_spec *s)
+{
+	size_t n = s->cmd ? strlen(s->cmd) : 0;
+	bool through_stdin = n > EXEC_SCRIPT_INLINE;
+
+	b->cmd = s->cmd;
+	if (!through_stdin && !s->in)
+		return 0;
+	x->in_len = (through_stdin ? n : 0) + (s->in ? s->in_len : 0);
+	x->in = malloc(x->in_len + 1);
+	if (!x->in)
+		return -ENOMEM;
+	if (through_stdin) {
+		memcpy(x->in, s->cmd, n);
+		snprintf(b->script, sizeof(b->script), "eval \"$(head -c %zu)\"", n);
+		b->cmd = b->script;
+	}
+	if (s->in)
+		memcpy(x->in + (through_stdin ? n : 0), s->in, s->in_len);
+	return 0;
+}
+
+struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exec_spec *s,
+                            const struct exec_ops *ops, void *arg, struct err *e)
+{
+	struct message *b AUTO(message_freep) = calloc(1, sizeof(*b));
+	struct exec_job *x = calloc(1, sizeof(*x));
+
+	if (!b || !x || put_script(x, b, s) < 0) {
+		err_set(e, ENOMEM, "internal", "no memory");
+		goto fail;
+	}
+	b->m.flags = WIRE_EXEC_STARTED;
+	if (x->in || s->keep_open)
+		b->m.flags |= WIRE_EXEC_STDIN;
+	if (s->pty)
+		b->m.flags |= WIRE_EXEC_PTY;
+	if (s->detach)
+		b->m.flags |= WIRE_EXEC_DETACH;
+	b->m.window = s->output_max ? COLLECT_WINDOW : EXEC_WINDOW;
+	b->m.timeout_ms = s->timeout_ms;
+	b->m.rows = s->rows;
+	b->m.cols = s->cols;
+	b->m.cwd = wire_str(s->cwd ? s->cwd : "");
+	b->m.user = wire_str(s->user ? s->user : "");
+	if (lay_out_argv(b, s, e) < 0 || lay_out_env(b, sb->spec.env, s->env, e) < 0)
+		goto fail;
+	x->ops = ops;
+	x->arg = arg;
+	x->argv = s->argv;
+	x->keep_open = s->keep_open;
+	x->began_ns = mono_ns();
+	x->job = job_start(h, sb, WIRE_EXEC, &b->m, &job_ops, x, e);
+	if (!x->job)
+		goto fail;
+	feed(x);
+	return x;
+fail:
+	if (x)
+		exec_free(x);
+	return NULL;
+}
+
+void exec_credit(struct exec_job *x, bool err, size_t n)
+{
+	if (x->job)
+		job_credit(x->job, err ? WIRE_ERR : WIRE_OUT, n);
+}
+
+size_t exec_send(struct exec_job *x, const void *p, size_t n)
+{
+	return x->job ? job_send(x->job, p, n) : 0;
+}
+
+void exec_send_eof(struct exec_job *x)
+{
+	if (x->job)
+		job_send_eof(x->job);
+}
+
+void exec_resize(struct exec_job *x, unsigned rows, unsigned cols)
+{
+	if (x->job)
+		job_resize(x->job, rows, cols);
+}
+
+void exec_signal(struct exec_job *x, int signo)
+{
+	if (x->job)
+		job_signal(x->job, signo, false);
+}
+
+void exec_cancel(struct exec_job *x)
+{
+	if (x->job)
+		job_cancel(x->job);
+}
+
+void exec_abandon(struct exec_job *x)
+{
+	if (!x)
+		return;
+	job_abandon(x->job);
+	exec_free(x);
+}
+
+/* ---- all output in memory ---- */
+
+struct pile {
+	char *p;
+	size_t len, cap;
+	bool truncated;
+};
+
+struct exec_collect {
+	struct exec_job *x;
+	exec_done *done;
+	void *arg;
+	size_t max;
+	struct pile out[2];
+};
+
+static void collect_free(struct exec_collect *c)
+{
+	free(c->out[0].p);
+	free(c->out[1].p);
+	free(c);
+}
+
+static void pile_add(struct pile *o, size_t max, const void *p, size_t n)
+{
+	size_t take = MIN(n, max - o->len);
+
+	if (take < n)
+		o->truncated = true;
+	if (o->len + take + 1 > o->cap) {
+		size_t cap = MIN(MAX(2 * o->cap, o->len + take + COLLECT_STEP), max + 1);
+		char *bigger = realloc(o->p, cap);
+
+		if (!bigger) {
+			o->truncated = true;
+			return;
+		}
+		o->p = bigger;
+		o->cap = cap;
+	}
+	memcpy(o->p + o->len, p, take);
+	o->len += take;
+}
+
+/* Most output is UTF-8 as it is; else it is written anew. false: no memory. */
+static bool pile_text(struct pile *o)
+{
+	struct utf8 u = {0};
+	char *text;
+	size_t n;
+
+	if (!o->p && !(o->p = calloc(1, 1)))
+		return false;
+	n = utf8_valid(o->p, o->len);
+	if (n == o->len)
+		goto out;
+	if (o->truncated && o->len - n < 4) { /* cut inside a character */
+		char rest[UTF8_ROOM(4)];
+
+		if (utf8_add(&u, o->p + n, o->len - n, rest) == 0) {
+			o->len = n;
+			goto out;
+		}
+		u = (struct utf8){0};
+	}
+	text = malloc(UTF8_ROOM(o->len) + UTF8_ROOM(0) + 1);
+	if (!text)
+		return false;
+	n = utf8_add(&u, o->p, o->len, text);
+	n += utf8_end(&u, text + n);
+	free(o->p);
+	o->p = text;
+	o->len = n;
+out:
+	o->p[o->len] = 0;
+	return true;
+}
+
+static void collect_data(void *arg, bool err, const void *p, size_t n)
+{
+	struct exec_collect *c = arg;
+
+	pile_add(&c->out[err], c->max, p, n);
+	exec_credit(c->x, err, n);
+}
+
+static void collect_end(void *arg, const struct err *e, const struct exec_exit *x)
+{
+	struct exec_collect *c = arg;
+	struct exec_result r = {0};
+	struct err mem;
+
+	c->x = NULL;
+	if (!e && (!pile_text(&c->out[0]) || !pile_text(&c->out[1]))) {
+		err_set(&mem, ENOMEM, "internal", "no memory for the output of the command");
+		e = &mem;
+	}
+	if (!e)
+		r = (struct exec_result){.out = c->out[0].p,
+		                         .out_len = c->out[0].len,
+		                         .err = c->out[1].p,
+		                         .err_len = c->out[1].len,
+		                         .exit = *x,
+		                         .truncated = c->out[0].truncated || c->out[1].truncated};
+	c->done(c->arg, e, e ? NULL : &r);
+	collect_free(c);
+}
+
+struct exec_collect *exec_collect(struct host *h, struct sandbox *sb, const struct exec_spec *s,
+                                  exec_done *done, void *arg, struct err *e)
+{
+	static const struct exec_ops ops = {.data = collect_data, .end = collect_end};
+	struct exec_collect *c = calloc(1, sizeof(*c));
+	struct exec_spec spec = *s;
+
+	if (!c) {
+		err_set(e, ENOMEM, "internal", "no memory");
+		return NULL;
+	}
+	if (!spec.output_max)
+		spec.output_max = EXEC_OUTPUT_MAX;
+	c->done = done;
+	c->arg = arg;
+	c->max = spec.output_max;
+	c->x = exec_begin(h, sb, &spec, &ops, c, e);
+	if (!c->x) {
+		collect_free(c);
+		return NULL;
+	}
+	return c;
+}
+
+void exec_collect_abandon(struct exec_collect *c)
+{
+	if (!c)
+		return;
+	exec_abandon(c->x);
+	collect_free(c);
+}
+
+json_t *exec_result_json(const struct exec_result *r)
+{
+	json_t *j = json_object();
+
+	json_object_set_new(j, "stdout", json_stringn_nocheck(r->out, r->out_len));
+	json_object_set_new(j, "stderr", json_stringn_nocheck(r->err, r->err_len));
+	json_object_set_new(j, "exit_code", json_integer(r->exit.exit_code));
+	json_object_set_new(j, "duration_ms", json_integer((json_int_t)r->exit.duration_ms));
+	json_object_set_new(j, "timed_out", json_boolean(r->exit.timed_out));
+	if (r->exit.signal)
+		json_object_set_new(j, "signal", json_integer(r->exit.signal));
+	if (r->truncated)
+		json_object_set_new(j, "truncated", json_true());
+	return j;
+}
+
+/* ---- POST exec ---- */
+
+struct run {
+	struct call *c;
+	struct exec_collect *x;
+};
+
+static void run_done(void *arg, const struct err *e, const struct exec_result *r)
+{
+	struct run *run = arg;
+	struct call *c = run->c;
+
+	c->gone = NULL;
+	if (e)
+		call_error(c, e);
+	else
+		call_json(c, 200, exec_result_json(r));
+	call_drop(c);
+	free(run);
+}
+
+static void run_gone(void *arg)
+{
+	struct run *run = arg;
+
+	exec_collect_abandon(run->x);
+	call_drop(run->c);
+	free(run);
+}
+
+void exec_run(struct call *c)
+{
+	struct exec_spec s;
+	struct run *run;
+	struct err e;
+
+	if (exec_spec_parse(c->body, &s, &e) < 0) {
+		call_error(c, &e);
+		return;
+	}
+	run = calloc(1, sizeof(*run));
+	if (!run) {
+		call_fail(c, ENOMEM, "internal", "no memory");
+		return;
+	}
+	run->x = exec_collect(c->host, c->sb, &s, run_done, run, &e);
+	if (!run->x) {
+		call_error(c, &e);
+		free(run);
+		return;
+	}
+	run->c = call_hold(c);
+	c->gone = run_gone;
+	c->gone_arg = run;
+}
+
+/* ---- POST exec/stream ---- */
+
+struct stream {
+	struct sse s;
+	struct exec_job *x;
+};
+
+static void stream_credit(void *arg, int chan, size_t n)
+{
+	struct stream *st = arg;
+
+	if (st->x)
+		exec_credit(st->x, chan, n);
+}
+
+static void stream_started(void *arg, uint64_t id, unsigned pid)
+{
+	struct stream *st = arg;
+
+	sse_begin(&st->s);
+}
+
+static void stream_data(void *arg, bool err, const void *p, size_t n)
+{
+	struct stream *st = arg;
+
+	sse_begin(&st->s); /* a program that could not start has output, too */
+	sse_output(&st->s, err, p, n, NULL);
+}
+
+static void stream_free(struct stream *st)
+{
+	sse_fini(&st->s);
+	free(st);
+}
+
+static void stream_end(void *arg, const struct err *e, const struct exec_exit *x)
+{
+	struct stream *st = arg;
+
+	st->x = NULL;
+	if (e) {
+		sse_fail(&st->s, e);
+	} else {
+		json_t *j = json_pack("{s:i, s:b, s:I}", "exit_code", x->exit_code, "timed_out",
+		                      x->timed_out, "duration_ms", (json_int_t)x->duration_ms);
+
+		if (x->signal)
+			json_object_set_new(j, "signal", json_integer(x->signal));
+		sse_begin(&st->s);
+		sse_finish(&st->s, "exit", j);
+	}
+	stream_free(st);
+}
+
+static void stream_gone(void *arg)
+{
+	struct stream *st = arg;
+
+	exec_abandon(st->x);
+	stream_free(st);
+}
+
+void exec_stream(struct call *c)
+{
+	static const struct exec_ops ops = {
+	    .started = stream_started, .data = stream_data, .end = stream_end};
+	struct exec_spec s;
+	struct stream *st;
+	struct err e;
+	bool base64;
+
+	if (exec_spec_parse(c->body, &s, &e) < 0 ||
+	    sse_encoding(json_string_value(json_object_get(c->body, "encoding")), &base64, &e) <
+	        0) {
+		call_error(c, &e);
+		return;
+	}
+	s.output_max = 0;
+	st = calloc(1, sizeof(*st));
+	if (!st) {
+		call_fail(c, ENOMEM, "internal", "no memory");
+		return;
+	}
+	st->x = exec_begin(c->host, c->sb, &s, &ops, st, &e);
+	if (!st->x) {
+		call_error(c, &e);
+		free(st);
+		return;
+	}
+	sse_init(&st->s, c, base64, stream_credit, st);
+	c->gone = stream_gone;
+	c->gone_arg = st;
+}
