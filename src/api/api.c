@@ -1,0 +1,267 @@
+/*
+ * api/api.c - from the head of a request to its handler
+ */
+#include "api/api.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "api/api_internal.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+/* ---- what lives as long as the server ---- */
+
+static bool read_secret(void *arg, struct db_row *row)
+{
+	char *hex = arg;
+
+	snprintf(hex, 2 * API_SECRET + 1, "%s", db_text(row, 0));
+	return false;
+}
+
+static int open_secret(struct api *a, struct err *e)
+{
+	char hex[2 * API_SECRET + 1] = "";
+	int r = db_each(a->host->db, e, read_secret, hex,
+	                "SELECT value FROM settings WHERE key = ?", "t", "preview_secret");
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; strlen(hex) == 2 * API_SECRET && i < API_SECRET; i++) {
+		char byte[3] = {hex[2 * i], hex[2 * i + 1], 0};
+
+		a->secret[i] = (unsigned char)strtoul(byte, NULL, 16);
+	}
+	if (hex[0])
+		return 0;
+	if (getrandom(a->secret, API_SECRET, 0) != API_SECRET)
+		return err_set(e, EIO, "internal", "no entropy for a secret");
+	for (size_t i = 0; i < API_SECRET; i++)
+		snprintf(hex + 2 * i, 3, "%02x", a->secret[i]);
+	return db_run(a->host->db, e, "INSERT INTO settings(key, value) VALUES(?, ?)", "tt",
+	              "preview_secret", hex);
+}
+
+/* Both pages come from the table and never change while we run. */
+static int render(struct api *a, struct err *e)
+{
+	json_t *j = api_openapi();
+
+	a->openapi = j ? json_dumps(j, JSON_COMPACT) : NULL;
+	json_decref(j);
+	a->reference = api_reference();
+	if (!a->openapi || !a->reference)
+		return err_set(e, ENOMEM, "no_memory", "no memory for the API reference");
+	a->openapi_len = strlen(a->openapi);
+	a->reference_len = strlen(a->reference);
+	return 0;
+}
+
+int api_new(struct host *h, const struct api_config *c, struct api **ret, struct err *e)
+{
+	struct api *a = calloc(1, sizeof(*a));
+	int r;
+
+	if (!a)
+		return err_set(e, ENOMEM, "no_memory", "no memory for the API");
+	a->host = h;
+	a->config = *c;
+	a->started_ms = mono_ms();
+	a->stats = calloc(nroutes + 1, sizeof(*a->stats));
+	a->preview_suffix = c->preview_suffix ? strdup(c->preview_suffix) : NULL;
+	a->public_url = c->public_url ? strdup(c->public_url) : NULL;
+	a->config.preview_suffix = a->preview_suffix;
+	a->config.public_url = a->public_url;
+	r = a->stats ? 0 : err_set(e, ENOMEM, "no_memory", "no memory for the API");
+	if (r == 0)
+		r = tokens_open(a, e);
+	if (r == 0)
+		r = open_secret(a, e);
+	if (r == 0)
+		r = render(a, e);
+	if (r < 0) {
+		api_free(a);
+		return r;
+	}
+	*ret = a;
+	return 0;
+}
+
+void api_free(struct api *a)
+{
+	if (!a)
+		return;
+	audit_flush(a);
+	tokens_close(a);
+	free(a->audit.queue);
+	free(a->preview_suffix);
+	free(a->public_url);
+	free(a->openapi);
+	free(a->reference);
+	free(a->stats);
+	free(a);
+}
+
+const struct api_config *api_config_of(const struct api *a)
+{
+	return &a->config;
+}
+
+const unsigned char *api_secret(const struct api *a)
+{
+	return a->secret;
+}
+
+/* ---- a request ---- */
+
+/* Looking at a sandbox is no reason to keep it alive; asking something of it is. */
+static bool only_looks(const struct route *r)
+{
+	return strcmp(r->method, "GET") == 0 &&
+	       (strcmp(r->tag, "Sandboxes") == 0 || strcmp(r->tag, "Logs and events") == 0);
+}
+
+static void run(struct call *c)
+{
+	if (c->route->sandbox) {
+		c->sb = host_find(c->host, c->tenant, c->param[0]);
+		if (!c->sb) {
+			call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found: %.64s",
+			          c->param[0]);
+			return;
+		}
+		if (!only_looks(c->route))
+			host_touch(c->host, c->sb);
+	}
+	c->route->run(c);
+	c->sb = NULL;
+}
+
+static bool blank(const char *p, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!strchr(" \t\r\n", p[i]) || p[i] == 0)
+			return false;
+	return true;
+}
+
+static void have_body(void *arg, struct http_req *r, char *p, size_t n)
+{
+	struct call *c = arg;
+	json_error_t why;
+
+	(void)r;
+	call_hold(c);
+	c->body = blank(p, n) ? json_object() : json_loadb(p, n, 0, &why);
+	if (json_is_object(c->body))
+		run(c);
+	else if (c->body)
+		call_fail(c, EINVAL, "bad_json", "the body must be a JSON object: {...}");
+	else
+		call_fail(c, EINVAL, "bad_json",
+		          "the body is not valid JSON: %s (line %d, column %d)", why.text, why.line,
+		          why.column);
+	call_drop(c);
+}
+
+static void cors(struct http_req *r)
+{
+	http_add_header(r, "Access-Control-Allow-Origin", "*");
+	http_add_header(r, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+}
+
+static void preflight(struct call *c)
+{
+	cors(c->req);
+	http_add_header(c->req, "Access-Control-Allow-Methods",
+	                "GET, POST, PUT, PATCH, DELETE, OPTIONS");
+	http_add_header(c->req, "Access-Control-Allow-Headers",
+	                "Authorization, Content-Type, Accept, Range, X-Request-Id");
+	http_add_header(c->req, "Access-Control-Max-Age", "600");
+	call_empty(c, 204);
+}
+
+static void dispatch(struct call *c)
+{
+	const char *method = http_method(c->req);
+	struct match m;
+	int r = route_find(method, http_path(c->req), &m);
+
+	if (strcmp(method, "OPTIONS") == 0 && (r < 0 || m.route->scope != SCOPE_NONE)) {
+		if (r == 0)
+			match_fini(&m);
+		preflight(c);
+		return;
+	}
+	if (r == 0) {
+		c->route = m.route;
+		memcpy(c->param, m.param, sizeof(c->param));
+	}
+	/* What a guest answers has headers of its own. */
+	if (r < 0 || (m.route->run != proxy_port && m.route->run != proxy_signed))
+		cors(c->req);
+	if (r == -EPERM) {
+		http_add_header(c->req, "Allow", m.allow);
+		call_fail(c, EPERM, "method_not_allowed", "%s is not for this path, but %s is",
+		          method, m.allow);
+	} else if (r == -EBADMSG) {
+		call_fail(c, EINVAL, "bad_path", "the path is not well percent-encoded UTF-8");
+	} else if (r == -ENOENT) {
+		call_fail(c, ENOENT, "not_found",
+		          "there is no such path; /docs lists those there are");
+	} else if (r < 0) {
+		call_fail(c, -r, "no_memory", "no memory");
+	} else if (c->route->scope != SCOPE_NONE && !auth_check(c)) {
+		return; /* answered */
+	} else if (c->route->body == BODY_JSON && http_body_length(c->req) > API_JSON_MAX) {
+		call_fail(c, E2BIG, "too_large", "the body is longer than %d bytes", API_JSON_MAX);
+	} else if (c->route->body == BODY_JSON) {
+		http_body_collect(c->req, API_JSON_MAX, have_body, c);
+	} else {
+		run(c);
+	}
+}
+
+void api_handle(void *api, struct http_req *r)
+{
+	struct api *a = api;
+	struct call *c;
+
+	if (a->preview_suffix && proxy_by_host(a, r))
+		return;
+	c = call_new(a, r);
+	if (!c)
+		return;
+	call_hold(c); /* the answer may end it */
+	dispatch(c);
+	call_drop(c);
+}
+
+void api_logged(void *api, const struct http_req *r, int status, uint64_t bytes_out,
+                uint64_t took_us, bool aborted)
+{
+	struct api *a = api;
+	struct call *c = http_data(r);
+	const char *method = http_method(r);
+
+	if (!c)
+		return; /* no request came to be of it */
+	if (aborted && status < 400)
+		status = 499; /* the client went away */
+	stats_note(a, c->route, status, took_us);
+	if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0 &&
+	    strcmp(method, "OPTIONS") != 0)
+		audit_note(a, c, r, status);
+	if (status >= 500)
+		log_warn("request failed request=%s method=%s route=%s status=%d took_us=%llu",
+		         c->request_id, method, c->route ? c->route->path : "-", status,
+		         (unsigned long long)took_us);
+	else
+		log_debug("request request=%s tenant=%s method=%s route=%s status=%d bytes=%llu "
+		          "took_us=%llu",
+		          c->request_id, c->tenant, method, c->route ? c->route->path : "-", status,
+		          (unsigned long long)bytes_out, (unsigned long long)took_us);
+}

@@ -1,0 +1,144 @@
+/*
+ * api/api_internal.h - what the files of this room share and nobody else needs
+ * Loop thread only.
+ */
+#pragma once
+#include "api/api.h"
+
+enum {
+	TOKEN_HASH = 64,   /* hex digits of SHA-256 */
+	TOKEN_PREFIX = 12, /* "pds_" and 8 hex digits: public */
+	TOKEN_TEXT = 36,   /* "pds_" and 32 hex digits: secret, shown once */
+	TOKEN_LABEL_MAX = 128,
+	TOKENS_PER_TENANT_MAX = 256,
+	TOKEN_BUCKETS = 1024,
+
+	AUDIT_QUEUE_MAX = 1024,
+	AUDIT_PATH_MAX = 256,
+	AUDIT_KEPT = 200000, /* rows */
+
+	STATUSES_MAX = 32, /* different ones in the metrics */
+	DURATIONS = 12,
+	MCP_CALLS_PER_MIN = 60,
+};
+
+/* ---- router.c ---- */
+
+struct match {
+	const struct route *route;
+	char *param[API_PARAMS_MAX];
+	char allow[80]; /* of 405 */
+};
+
+/* 0: found. -ENOENT: no such path. -EPERM: not with this method (allow says which). -EBADMSG: the
+ * path is not well encoded. -ENOMEM. Give what was found back with match_fini(). */
+int route_find(const char *method, const char *path, struct match *ret);
+void match_fini(struct match *m);
+
+/* ---- auth.c ---- */
+
+/* So much at once, so much per second. In thousandths, the caller owns the clock. */
+struct bucket {
+	uint64_t at_ms, milli;
+	bool used;
+};
+
+/* Takes one, or says in how many seconds there will be one. rate 0: no limit. */
+bool bucket_take(struct bucket *b, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
+                 unsigned *retry_s);
+/* The same with so many per minute. */
+bool bucket_take_per_min(struct bucket *b, unsigned per_min, uint64_t now_ms);
+
+struct tenant {
+	char name[TENANT_MAX + 1];
+	struct bucket requests, mcp;
+	size_t tokens;
+	struct tenant *next;
+};
+
+struct token {
+	char hash[TOKEN_HASH + 1], prefix[TOKEN_PREFIX + 1], label[TOKEN_LABEL_MAX + 1];
+	struct tenant *tenant;
+	bool admin;
+	struct quota quota;
+	unsigned rate_per_s; /* 0: the host's */
+	uint64_t created_ms;
+	struct token *next;
+};
+
+/* The token of an Authorization header ("bearer  pds_..."), or NULL when it has none. Points into
+ * it. */
+const char *auth_bearer(const char *header);
+bool token_well_formed(const char *text);
+int token_hash(const char *text, char ret[TOKEN_HASH + 1]);
+bool tenant_name_valid(const char *name);
+/* Text of a new token, from the kernel's entropy. */
+int token_text(char ret[TOKEN_TEXT + 1]);
+
+/* Reads all tokens on record; what is on record and in memory stays the same from then on. */
+int tokens_open(struct api *a, struct err *e);
+void tokens_close(struct api *a);
+struct tenant *tenant_of(struct api *a, const char *name); /* made when new; NULL: no memory */
+/* hash, prefix and created_ms are made here. text is what the caller will never see again. */
+int token_add(struct api *a, const char *tenant, const char *label, bool admin,
+              const struct quota *quota, unsigned rate_per_s, char text[TOKEN_TEXT + 1],
+              struct token **ret, struct err *e);
+int token_remove(struct api *a, struct token *t, struct err *e);
+struct token *token_by_prefix(struct api *a, const char *prefix);
+struct token *token_next(struct api *a, struct token *after);
+json_t *quota_json(const struct quota *q, unsigned rate_per_s);
+
+/* Who is it? Sets tenant, token, admin, quota. False: 401, 403 or 429 was answered. */
+bool auth_check(struct call *c);
+
+/* ---- audit.c ---- */
+
+struct audit_entry {
+	char tenant[TENANT_MAX + 1], actor[16], request_id[REQUEST_ID_MAX + 1], method[8];
+	char path[AUDIT_PATH_MAX + 1];
+	int status;
+	uint64_t at_ms;
+};
+
+struct audit {
+	struct audit_entry *queue; /* AUDIT_QUEUE_MAX of them */
+	size_t n;
+	unsigned until_trim;
+	struct loop_timer timer;
+};
+
+void audit_note(struct api *a, const struct call *c, const struct http_req *r, int status);
+void audit_flush(struct api *a);
+
+/* ---- meta.c ---- */
+
+struct route_stats {
+	uint64_t status[STATUSES_MAX];
+	uint64_t bucket[DURATIONS], sum_us, count;
+};
+
+void stats_note(struct api *a, const struct route *route, int status, uint64_t took_us);
+
+/* ---- what it is all in ---- */
+
+struct api {
+	struct host *host;
+	struct api_config config;
+	char *preview_suffix, *public_url;
+	unsigned char secret[API_SECRET];
+	struct token *tokens[TOKEN_BUCKETS];
+	struct tenant *tenants;
+	struct audit audit;
+	struct route_stats *stats; /* nroutes, and one for what matched none */
+	char *openapi, *reference;
+	size_t openapi_len, reference_len;
+	uint64_t started_ms; /* monotonic */
+};
+
+/* ---- shared by handlers ---- */
+
+uint64_t wall_ms(void);
+/* Any bytes as a JSON string: what is not UTF-8 is replaced. */
+json_t *json_lossy(const char *p, size_t n);
+/* Fills e; for bodies that did not come through call_str() and friends. */
+bool spec_parse(struct host *h, const json_t *body, struct sandbox_spec *ret, struct err *e);

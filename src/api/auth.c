@@ -1,0 +1,410 @@
+/*
+ * api/auth.c - who is asking, what may they do, and how often
+ * Tokens are on record as SHA-256 of their text; all of them are in memory too, found by that hash,
+ * so a request costs one hash and one look.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <openssl/evp.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "api/api_internal.h"
+#include "base/cleanup.h"
+
+/* ---- how often ---- */
+
+static bool take(struct bucket *b, uint64_t milli_per_s, uint64_t burst_milli, uint64_t now_ms,
+                 unsigned *retry_s)
+{
+	if (!b->used) {
+		b->used = true;
+		b->milli = burst_milli;
+		b->at_ms = now_ms;
+	}
+	if (now_ms > b->at_ms) {
+		uint64_t past_ms = MIN(now_ms - b->at_ms, (uint64_t)3600000);
+		uint64_t came = past_ms * milli_per_s / 1000;
+
+		/* What is less than a thousandth waits for the next look. */
+		if (came) {
+			b->milli = MIN(b->milli + came, burst_milli);
+			b->at_ms = now_ms;
+		}
+	}
+	if (b->milli >= 1000) {
+		b->milli -= 1000;
+		return true;
+	}
+	if (retry_s)
+		*retry_s = (unsigned)((1000 - b->milli + milli_per_s - 1) / milli_per_s);
+	return false;
+}
+
+bool bucket_take(struct bucket *b, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
+                 unsigned *retry_s)
+{
+	if (rate_per_s == 0)
+		return true;
+	return take(b, (uint64_t)rate_per_s * 1000, (uint64_t)MAX(burst, 1u) * 1000, now_ms,
+	            retry_s);
+}
+
+bool bucket_take_per_min(struct bucket *b, unsigned per_min, uint64_t now_ms)
+{
+	return take(b, (uint64_t)per_min * 1000 / 60, (uint64_t)per_min * 1000, now_ms, NULL);
+}
+
+/* ---- tokens ---- */
+
+const char *auth_bearer(const char *header)
+{
+	if (!header || strncasecmp(header, "bearer", 6) != 0 ||
+	    (header[6] != ' ' && header[6] != '\t'))
+		return NULL;
+	header += 6;
+	header += strspn(header, " \t");
+	return *header ? header : NULL;
+}
+
+bool token_well_formed(const char *text)
+{
+	if (strncmp(text, "pds_", 4) != 0 || strlen(text) != TOKEN_TEXT)
+		return false;
+	return strspn(text + 4, "0123456789abcdef") == TOKEN_TEXT - 4;
+}
+
+bool tenant_name_valid(const char *name)
+{
+	size_t n = strlen(name);
+
+	return n >= 1 && n <= TENANT_MAX && isalnum((unsigned char)name[0]) &&
+	       strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@") ==
+	           n;
+}
+
+static void hex(const unsigned char *p, size_t n, char *ret)
+{
+	static const char digit[] = "0123456789abcdef";
+
+	for (size_t i = 0; i < n; i++) {
+		ret[2 * i] = digit[p[i] >> 4];
+		ret[2 * i + 1] = digit[p[i] & 15];
+	}
+	ret[2 * n] = 0;
+}
+
+int token_hash(const char *text, char ret[TOKEN_HASH + 1])
+{
+	unsigned char md[32];
+	unsigned n = 0;
+
+	if (!EVP_Digest(text, strlen(text), md, &n, EVP_sha256(), NULL) || n != sizeof(md))
+		return -EIO;
+	hex(md, n, ret);
+	return 0;
+}
+
+int token_text(char ret[TOKEN_TEXT + 1])
+{
+	unsigned char random[16];
+
+	if (getrandom(random, sizeof(random), 0) != sizeof(random))
+		return -EIO;
+	memcpy(ret, "pds_", 4);
+	hex(random, sizeof(random), ret + 4);
+	return 0;
+}
+
+static unsigned bucket_of(const char *hash)
+{
+	char first[5] = {hash[0], hash[1], hash[2], hash[3], 0};
+
+	return (unsigned)strtoul(first, NULL, 16) % TOKEN_BUCKETS;
+}
+
+struct tenant *tenant_of(struct api *a, const char *name)
+{
+	struct tenant *t;
+
+	for (t = a->tenants; t; t = t->next)
+		if (strcmp(t->name, name) == 0)
+			return t;
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return NULL;
+	snprintf(t->name, sizeof(t->name), "%s", name);
+	t->next = a->tenants;
+	a->tenants = t;
+	return t;
+}
+
+static struct token *find(struct api *a, const char *hash)
+{
+	struct token *t;
+
+	for (t = a->tokens[bucket_of(hash)]; t; t = t->next)
+		if (strcmp(t->hash, hash) == 0)
+			return t;
+	return NULL;
+}
+
+struct token *token_by_prefix(struct api *a, const char *prefix)
+{
+	struct token *t = NULL;
+
+	while ((t = token_next(a, t)))
+		if (strcmp(t->prefix, prefix) == 0)
+			return t;
+	return NULL;
+}
+
+struct token *token_next(struct api *a, struct token *after)
+{
+	unsigned i = 0;
+
+	if (after && after->next)
+		return after->next;
+	if (after)
+		i = bucket_of(after->hash) + 1;
+	for (; i < TOKEN_BUCKETS; i++)
+		if (a->tokens[i])
+			return a->tokens[i];
+	return NULL;
+}
+
+static void insert(struct api *a, struct token *t)
+{
+	struct token **at = &a->tokens[bucket_of(t->hash)];
+
+	t->next = *at;
+	*at = t;
+	t->tenant->tokens++;
+}
+
+json_t *quota_json(const struct quota *q, unsigned rate_per_s)
+{
+	return json_pack("{s:I, s:I, s:I, s:I, s:i}", "sandboxes", (json_int_t)q->sandboxes,
+	                 "memory_mb", (json_int_t)q->memory_mb, "snapshots",
+	                 (json_int_t)q->snapshots, "volumes_mb", (json_int_t)q->volumes_mb,
+	                 "requests_per_s", (int)rate_per_s);
+}
+
+static uint64_t number(const json_t *j, const char *key)
+{
+	json_int_t n = json_integer_value(json_object_get(j, key));
+
+	return n > 0 ? (uint64_t)n : 0;
+}
+
+struct loading {
+	struct api *api;
+	bool no_memory;
+};
+
+static bool load(void *arg, struct db_row *row)
+{
+	struct loading *l = arg;
+	struct token *t = calloc(1, sizeof(*t));
+	json_t *quota;
+
+	if (t)
+		t->tenant = tenant_of(l->api, db_text(row, 2));
+	if (!t || !t->tenant) {
+		free(t);
+		l->no_memory = true;
+		return false;
+	}
+	snprintf(t->hash, sizeof(t->hash), "%s", db_text(row, 0));
+	snprintf(t->prefix, sizeof(t->prefix), "%s", db_text(row, 1));
+	snprintf(t->label, sizeof(t->label), "%s", db_text(row, 3));
+	t->admin = strstr(db_text(row, 4), "admin") != NULL;
+	quota = json_loads(db_text(row, 5), 0, NULL);
+	t->quota.sandboxes = number(quota, "sandboxes");
+	t->quota.memory_mb = number(quota, "memory_mb");
+	t->quota.snapshots = number(quota, "snapshots");
+	t->quota.volumes_mb = number(quota, "volumes_mb");
+	t->rate_per_s = (unsigned)number(quota, "requests_per_s");
+	json_decref(quota);
+	t->created_ms = (uint64_t)db_int(row, 6);
+	insert(l->api, t);
+	return true;
+}
+
+int tokens_open(struct api *a, struct err *e)
+{
+	struct loading l = {.api = a};
+	int r = db_each(a->host->db, e, load, &l,
+	                "SELECT hash, prefix, tenant, label, scopes, quota, created_at FROM tokens",
+	                "");
+
+	if (r == 0 && l.no_memory)
+		r = err_set(e, ENOMEM, "no_memory", "no memory for the tokens on record");
+	return r;
+}
+
+void tokens_close(struct api *a)
+{
+	for (size_t i = 0; i < TOKEN_BUCKETS; i++)
+		while (a->tokens[i]) {
+			struct token *t = a->tokens[i];
+
+			a->tokens[i] = t->next;
+			free(t);
+		}
+	while (a->tenants) {
+		struct tenant *t = a->tenants;
+
+		a->tenants = t->next;
+		free(t);
+	}
+}
+
+int token_add(struct api *a, const char *tenant, const char *label, bool admin,
+              const struct quota *quota, unsigned rate_per_s, char text[TOKEN_TEXT + 1],
+              struct token **ret, struct err *e)
+{
+	autofree struct token *t = calloc(1, sizeof(*t));
+	autofree char *quota_text = NULL;
+	json_t *j;
+	int r;
+
+	if (t)
+		t->tenant = tenant_of(a, tenant);
+	if (!t || !t->tenant)
+		return err_set(e, ENOMEM, "no_memory", "no memory for a token");
+	if (t->tenant->tokens >= TOKENS_PER_TENANT_MAX)
+		return err_set(e, EDQUOT, "quota_exceeded",
+		               "there are %d tokens already: revoke some that nobody uses",
+		               TOKENS_PER_TENANT_MAX);
+	snprintf(t->label, sizeof(t->label), "%s", label);
+	t->admin = admin;
+	t->quota = *quota;
+	t->rate_per_s = rate_per_s;
+	t->created_ms = wall_ms();
+	j = quota_json(quota, rate_per_s);
+	quota_text = j ? json_dumps(j, JSON_COMPACT) : NULL;
+	json_decref(j);
+	if (!quota_text)
+		return err_set(e, ENOMEM, "no_memory", "no memory for a token");
+	/* Prefixes are unique on record; 32 random bits meet twice now and then. */
+	for (int attempt = 0; attempt < 8; attempt++) {
+		if (token_text(text) < 0 || token_hash(text, t->hash) < 0)
+			return err_set(e, EIO, "internal", "no entropy for a token");
+		memcpy(t->prefix, text, TOKEN_PREFIX);
+		if (!token_by_prefix(a, t->prefix))
+			break;
+	}
+	r = db_run(a->host->db, e,
+	           "INSERT INTO tokens(hash, prefix, tenant, label, scopes, quota, created_at)"
+	           " VALUES(?, ?, ?, ?, ?, ?, ?)",
+	           "tttttti", t->hash, t->prefix, tenant, t->label,
+	           admin ? "admin,sandbox" : "sandbox", quota_text, (int64_t)t->created_ms);
+	if (r < 0)
+		return r;
+	*ret = take_ptr(t);
+	insert(a, *ret);
+	return 0;
+}
+
+int token_remove(struct api *a, struct token *t, struct err *e)
+{
+	struct token **at = &a->tokens[bucket_of(t->hash)];
+	int r = db_run(a->host->db, e, "DELETE FROM tokens WHERE hash = ?", "t", t->hash);
+
+	if (r < 0)
+		return r;
+	while (*at != t)
+		at = &(*at)->next;
+	*at = t->next;
+	t->tenant->tokens--;
+	free(t);
+	return 0;
+}
+
+int api_first_token(struct api *a, char ret[64], struct err *e)
+{
+	const struct quota none = {0};
+	struct token *t = NULL;
+	char text[TOKEN_TEXT + 1];
+	int r;
+
+	while ((t = token_next(a, t)))
+		if (t->admin)
+			return 0;
+	r = token_add(a, "local", "first", true, &none, 0, text, &t, e);
+	if (r < 0)
+		return r;
+	snprintf(ret, 64, "%s", text);
+	return 1;
+}
+
+/* ---- the check ---- */
+
+static void unauthorized(struct call *c, const char *detail)
+{
+	http_add_header(c->req, "WWW-Authenticate", "Bearer");
+	call_json(c, 401,
+	          json_pack("{s:s, s:s, s:s, s:s}", "error", "unauthorized", "detail", detail,
+	                    "code", "unauthorized", "request_id", c->request_id));
+}
+
+static struct token *token_of(struct call *c, const char **detail)
+{
+	const char *text = auth_bearer(http_header(c->req, "Authorization"));
+	autofree char *from_query = NULL;
+	char hash[TOKEN_HASH + 1];
+	struct token *t = NULL;
+
+	if (!text)
+		text = from_query = call_query(c, "access_token");
+	*detail = text ? "invalid api token" : "missing bearer token";
+	if (text && token_well_formed(text) && token_hash(text, hash) == 0)
+		t = find(c->api, hash);
+	return t;
+}
+
+bool auth_check(struct call *c)
+{
+	const struct api_config *config = &c->api->config;
+	struct tenant *tenant;
+	const char *detail;
+	struct token *t = token_of(c, &detail);
+	unsigned rate = config->rate_per_s, burst = config->rate_burst, retry_s = 1;
+	bool ok = true;
+
+	if (t) {
+		tenant = t->tenant;
+		memcpy(c->token, t->prefix, sizeof(t->prefix));
+		c->admin = t->admin;
+		c->quota = t->quota;
+		if (t->rate_per_s) {
+			rate = t->rate_per_s;
+			burst = 2 * rate;
+		}
+	} else if (config->stub_auth && strcmp(detail, "missing bearer token") == 0) {
+		tenant = tenant_of(c->api, "local");
+		c->admin = true;
+	} else {
+		unauthorized(c, detail);
+		return false;
+	}
+	if (!tenant) {
+		call_fail(c, ENOMEM, "no_memory", "no memory");
+		return false;
+	}
+	snprintf(c->tenant, sizeof(c->tenant), "%s", tenant->name);
+	ok = bucket_take(&tenant->requests, rate, burst, loop_now_ms(c->host->loop), &retry_s);
+	if (!ok) {
+		char text[16];
+
+		snprintf(text, sizeof(text), "%u", retry_s);
+		http_add_header(c->req, "Retry-After", text);
+		call_fail(c, EAGAIN, "rate_limited",
+		          "more than %u requests per second: try again in %u s", rate, retry_s);
+	} else if (c->route->scope == SCOPE_ADMIN && !c->admin) {
+		ok = false;
+		call_fail(c, EPERM, "forbidden", "this needs a token with scope admin");
+	}
+	return ok;
+}
