@@ -51,7 +51,7 @@ int http_server_new(struct loop *l, const struct http_config *c, struct http_ser
 int http_server_listen(struct http_server *s, int fd);
 /* No new connections or requests; open ones may end. done() when the last is gone. */
 void http_server_drain(struct http_server *s, void (*done)(void *arg), void *arg);
-/* Cuts what is left; end callbacks run with aborted. */
+/* Cuts what is left; end callbacks run with aborted. Not from inside a callback of a request. */
 void http_server_free(struct http_server *s);
 
 unsigned http_server_conns(const struct http_server *s);
@@ -81,13 +81,15 @@ void *http_data(const struct http_req *r);
 void http_on_end(struct http_req *r, void (*fn)(void *arg, struct http_req *r, bool aborted),
                  void *arg);
 
-/* Whole body in memory, then fn once; NUL behind it. Longer than max: 413 is answered, fn not
- * called (the end callback is). */
+/* Whole body in memory, then fn once; NUL behind it; it lives as long as the request. Longer than
+ * max: 413 is answered, fn not called (the end callback is, with aborted; the same for a body that
+ * is malformed, 400, or comes too slowly, 408). */
 void http_body_collect(struct http_req *r, size_t max,
                        void (*fn)(void *arg, struct http_req *r, char *p, size_t n), void *arg);
 
-/* Or in pieces. data() may be called again only after http_body_more(); it starts wanted. end()
- * once, after the last piece. */
+/* Or in pieces. data() is called again only after http_body_more(); it starts wanted. Until then,
+ * or the end of the request, p stays as it is: another thread may write it to a disk. end() once,
+ * when the last piece has been dealt with (after http_body_more()). */
 struct http_body_ops {
 	void (*data)(void *arg, struct http_req *r, const void *p, size_t n);
 	void (*end)(void *arg, struct http_req *r);
@@ -118,10 +120,12 @@ void http_cut(struct http_req *r);
 
 /*
  * The connection becomes a pipe of bytes (after a 101 with these extra headers, "Name:
- * value\r\n"...). Bytes that came behind the head are delivered first. Same rules of flow as above:
- * data() again only after http_pipe_more();
- * http_send()/http_room()/http_on_writable()/http_finish() send. The end callback comes when the
- * pipe is closed.
+ * value\r\n"...; Connection and Upgrade are added unless they are among them). Bytes that came
+ * behind the head are delivered first. Same rules of flow as above: data() again only after
+ * http_pipe_more(); http_send()/http_room()/http_on_writable()/http_finish() send; end() says that
+ * the peer has ended its side. The end callback comes when the pipe is closed: both sides have
+ * ended, or the peer did not within stall_ms after http_finish(). -EINVAL: it was answered already,
+ * or has a body.
  */
 int http_upgrade(struct http_req *r, const char *headers, const struct http_body_ops *ops,
                  void *arg);

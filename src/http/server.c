@@ -1,0 +1,338 @@
+#include "http/server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "http/server_internal.h"
+
+enum {
+	ACCEPT_BATCH = 64,
+	RETRY_MS = 100, /* how long nobody is accepted when the system has nothing left to give */
+};
+
+/* ---- addresses ---- */
+
+/* Whom we count as one: an IPv4 address, or the 64 bits of IPv6 that one customer gets. */
+static bool addr_key(const struct sockaddr_storage *sa, uint8_t key[16])
+{
+	memset(key, 0, 16);
+	if (sa->ss_family == AF_INET) {
+		memcpy(key + 12, &((const struct sockaddr_in *)sa)->sin_addr, 4);
+		key[10] = key[11] = 0xff;
+		return true;
+	}
+	if (sa->ss_family == AF_INET6) {
+		const struct in6_addr *a = &((const struct sockaddr_in6 *)sa)->sin6_addr;
+
+		memcpy(key, a, IN6_IS_ADDR_V4MAPPED(a) ? 16 : 8);
+		return true;
+	}
+	return false;
+}
+
+static struct addr **addr_bucket(struct http_server *s, const uint8_t key[16])
+{
+	uint32_t h = 2166136261u;
+
+	for (int i = 0; i < 16; i++)
+		h = (h ^ key[i]) * 16777619u;
+	return &s->addrs[h % ADDR_BUCKETS];
+}
+
+/* One more from there. -EBUSY over the cap. *ret stays NULL when nobody counts. */
+static int addr_take(struct http_server *s, const struct sockaddr_storage *sa, struct addr **ret)
+{
+	struct addr **bucket, *a;
+	uint8_t key[16];
+
+	if (!s->addrs || !addr_key(sa, key))
+		return 0;
+	bucket = addr_bucket(s, key);
+	for (a = *bucket; a && memcmp(a->key, key, 16) != 0; a = a->next)
+		;
+	if (!a) {
+		a = calloc(1, sizeof(*a));
+		if (!a)
+			return -ENOMEM;
+		memcpy(a->key, key, 16);
+		a->next = *bucket;
+		*bucket = a;
+	}
+	if (a->conns == s->conf.conns_per_addr_max)
+		return -EBUSY;
+	a->conns++;
+	*ret = a;
+	return 0;
+}
+
+static void addr_put(struct http_server *s, struct addr *a)
+{
+	struct addr **p;
+
+	if (!a || --a->conns)
+		return;
+	for (p = addr_bucket(s, a->key); *p != a; p = &(*p)->next)
+		;
+	*p = a->next;
+	free(a);
+}
+
+static void peer_name(const struct sockaddr_storage *sa, char *ret, size_t n)
+{
+	const struct in6_addr *a = &((const struct sockaddr_in6 *)sa)->sin6_addr;
+	const void *v4 = &((const struct sockaddr_in *)sa)->sin_addr;
+
+	if (sa->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(a))
+		v4 = a->s6_addr + 12;
+	else if (sa->ss_family == AF_INET6 && inet_ntop(AF_INET6, a, ret, (socklen_t)n))
+		return;
+	else if (sa->ss_family != AF_INET) {
+		snprintf(ret, n, "unix");
+		return;
+	}
+	inet_ntop(AF_INET, v4, ret, (socklen_t)n);
+}
+
+/* ---- accepting ---- */
+
+static void take_conn(struct http_server *s, int fd, const struct sockaddr_storage *sa)
+{
+	char peer[INET6_ADDRSTRLEN];
+	struct http_conn *c;
+	struct addr *a = NULL;
+	bool full = s->n - s->refused >= s->conf.conns_max;
+	int r = full ? -EBUSY : addr_take(s, sa, &a);
+
+	if ((r < 0 && r != -EBUSY) || (r == -EBUSY && s->refused >= REFUSED_MAX)) {
+		close(fd);
+		return;
+	}
+	if (sa->ss_family != AF_UNIX)
+		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+	peer_name(sa, peer, sizeof(peer));
+	if (conn_new(s, fd, peer, a, &c) < 0) {
+		addr_put(s, a);
+		close(fd);
+		return;
+	}
+	if (r == -EBUSY) {
+		c->refused = true;
+		s->refused++;
+		conn_refuse(c, 503, "too_many_connections",
+		            full
+		                ? "this server has as many connections as it takes; try again later"
+		                : "too many connections from your address; close some");
+		conn_run(c);
+	}
+}
+
+static void listeners_watch(struct http_server *s, uint32_t events)
+{
+	for (struct listener *l = s->listeners; l; l = l->next)
+		loop_io_set(s->loop, &l->io, events);
+}
+
+static void on_retry(void *arg)
+{
+	listeners_watch(arg, EPOLLIN);
+}
+
+/*
+ * No fds left: whoever waits in the backlog would wake us for ever. With the spare one they are
+ * taken and closed, so that they know.
+ */
+static void out_of_fds(struct http_server *s, int listener)
+{
+	int fd;
+
+	if (s->spare_fd >= 0) {
+		close(s->spare_fd);
+		fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		if (fd >= 0)
+			close(fd);
+		s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	}
+	if (s->spare_fd >= 0)
+		return;
+	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	listeners_watch(s, 0);
+	loop_timer_set(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS);
+}
+
+static void on_accept(void *arg, uint32_t events)
+{
+	struct listener *l = arg;
+	struct http_server *s = l->s;
+
+	for (int i = 0; i < ACCEPT_BATCH; i++) {
+		struct sockaddr_storage sa = {.ss_family = AF_UNIX};
+		socklen_t n = sizeof(sa);
+		int fd =
+		    accept4(l->io.fd, (struct sockaddr *)&sa, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (fd >= 0) {
+			take_conn(s, fd, &sa);
+			continue;
+		}
+		if (errno == EMFILE || errno == ENFILE) {
+			out_of_fds(s, l->io.fd);
+		} else if (errno == ENOMEM || errno == ENOBUFS) {
+			listeners_watch(s, 0);
+			loop_timer_set(s->loop, &s->retry, loop_now_ms(s->loop) + RETRY_MS);
+		} else if (errno == EINTR || errno == ECONNABORTED) {
+			continue;
+		}
+		return;
+	}
+}
+
+/* ---- life ---- */
+
+int http_server_new(struct loop *l, const struct http_config *c, struct http_server **ret,
+                    struct err *e)
+{
+	struct http_server *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return err_set(e, ENOMEM, "no_memory", "no memory for the HTTP server");
+	s->loop = l;
+	s->conf = *c;
+	s->conf.conns_max = c->conns_max ? c->conns_max : 4096;
+	s->conf.head_ms = c->head_ms ? c->head_ms : 10000;
+	s->conf.idle_ms = c->idle_ms ? c->idle_ms : 75000;
+	s->conf.body_min_rate = c->body_min_rate ? c->body_min_rate : 256;
+	s->conf.stall_ms = c->stall_ms ? c->stall_ms : 30000;
+	s->retry = (struct loop_timer){.fn = on_retry, .arg = s};
+	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	r = transport_config(s, e);
+	s->conf.tls_cert = s->conf.tls_key = NULL; /* the caller's; they are read */
+	if (r == 0 && c->conns_per_addr_max) {
+		s->addrs = calloc(ADDR_BUCKETS, sizeof(struct addr *));
+		if (!s->addrs)
+			r = err_set(e, ENOMEM, "no_memory", "no memory for the HTTP server");
+	}
+	if (r < 0) {
+		http_server_free(s);
+		return r;
+	}
+	*ret = s;
+	return 0;
+}
+
+int http_server_listen(struct http_server *s, int fd)
+{
+	struct listener *l = calloc(1, sizeof(*l));
+	int r;
+
+	if (!l)
+		return -ENOMEM;
+	l->s = s;
+	l->io = (struct loop_io){.fn = on_accept, .arg = l};
+	r = loop_io_add(s->loop, &l->io, fd, EPOLLIN);
+	if (r < 0) {
+		free(l);
+		return r;
+	}
+	l->next = s->listeners;
+	s->listeners = l;
+	return 0;
+}
+
+static void close_listeners(struct http_server *s)
+{
+	loop_timer_clear(s->loop, &s->retry);
+	while (s->listeners) {
+		struct listener *l = s->listeners;
+
+		s->listeners = l->next;
+		loop_io_del(s->loop, &l->io);
+		close(l->io.fd);
+		free(l);
+	}
+}
+
+static void on_drained(void *arg)
+{
+	struct http_server *s = arg;
+
+	s->drained(s->drained_arg);
+}
+
+void server_conn_gone(struct http_server *s, struct addr *a, bool refused)
+{
+	addr_put(s, a);
+	s->refused -= refused;
+	if (s->draining && !s->n && s->drained)
+		loop_defer(s->loop, &s->drained_call);
+}
+
+void http_server_drain(struct http_server *s, void (*done)(void *arg), void *arg)
+{
+	struct http_conn *next;
+
+	s->draining = true;
+	s->drained = done;
+	s->drained_arg = arg;
+	s->drained_call = (struct loop_defer){.fn = on_drained, .arg = s};
+	close_listeners(s);
+	for (struct http_conn *c = s->conns; c; c = next) {
+		next = c->next;
+		if (c->state != CONN_HEAD)
+			continue;
+		if (c->running)
+			c->dead = true;
+		else
+			conn_kill(c);
+	}
+	if (!s->n)
+		loop_defer(s->loop, &s->drained_call);
+}
+
+void http_server_free(struct http_server *s)
+{
+	if (!s)
+		return;
+	s->drained = NULL;
+	close_listeners(s);
+	while (s->conns)
+		conn_kill(s->conns);
+	loop_defer_cancel(s->loop, &s->drained_call);
+	SSL_CTX_free(s->tls);
+	if (s->spare_fd >= 0)
+		close(s->spare_fd);
+	free(s->addrs);
+	free(s->spare);
+	free(s);
+}
+
+unsigned http_server_conns(const struct http_server *s)
+{
+	return s->n;
+}
+
+const char *server_date(struct http_server *s)
+{
+	time_t now = time(NULL);
+	struct tm tm;
+
+	if (now != s->date_s && gmtime_r(&now, &tm)) {
+		/* Not strftime: the names of days and months must not depend on a locale. */
+		static const char days[] = "SunMonTueWedThuFriSat";
+		static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+
+		snprintf(s->date, sizeof(s->date), "%.3s, %02u %.3s %04u %02u:%02u:%02u GMT",
+		         days + 3 * tm.tm_wday, (unsigned)tm.tm_mday % 100, months + 3 * tm.tm_mon,
+		         (unsigned)(tm.tm_year + 1900) % 10000, (unsigned)tm.tm_hour % 100,
+		         (unsigned)tm.tm_min % 100, (unsigned)tm.tm_sec % 100);
+		s->date_s = now;
+	}
+	return s->date;
+}
