@@ -110,10 +110,11 @@ struct message {
 	const char **strv;
 	char **owned; /* "KEY=value" */
 	size_t n_owned;
-	uint8_t lists[2][WIRE_PAYLOAD_MAX];
 	char script[64];
 	const char *cmd;
 };
+
+static uint8_t lists[2][WIRE_PAYLOAD_MAX]; /* argv and env on their way; loop thread only */
 
 static void message_freep(struct message **p)
 {
@@ -150,8 +151,7 @@ static int lay_out_argv(struct message *b, const struct exec_spec *s, struct err
 		b->strv[0] = b->cmd;
 		b->m.flags |= WIRE_EXEC_SHELL;
 	}
-	if (wire_list_build((char *const *)b->strv, b->lists[0], sizeof(b->lists[0]), &b->m.argv) <
-	    0)
+	if (wire_list_build((char *const *)b->strv, lists[0], sizeof(lists[0]), &b->m.argv) < 0)
 		return too_large(e);
 	return 0;
 }
@@ -187,7 +187,7 @@ static int lay_out_env(struct message *b, const json_t *under, const json_t *ove
 		}
 	}
 	json_decref(all);
-	if (r == 0 && wire_list_build(b->owned, b->lists[1], sizeof(b->lists[1]), &b->m.env) < 0)
+	if (r == 0 && wire_list_build(b->owned, lists[1], sizeof(lists[1]), &b->m.env) < 0)
 		r = too_large(e);
 	return r;
 }
@@ -313,7 +313,7 @@ static const struct job_ops job_ops = {
 static int put_script(struct exec_job *x, struct message *b, const struct exec_spec *s)
 {
 	size_t n = s->cmd ? strlen(s->cmd) : 0;
-	bool through_stdin = n > EXEC_SCRIPT_INLINE;
+	bool through_stdin = n > EXEC_SCRIPT_INLINE && !s->detach && !s->pty && !s->keep_open;
 
 	b->cmd = s->cmd;
 	if (!through_stdin && !s->in)
@@ -446,7 +446,8 @@ static void pile_add(struct pile *o, size_t max, const void *p, size_t n)
 	if (take < n)
 		o->truncated = true;
 	if (o->len + take + 1 > o->cap) {
-		size_t cap = MIN(MAX(2 * o->cap, o->len + take + COLLECT_STEP), max + 1);
+		size_t want = MAX(2 * o->cap, o->len + take + COLLECT_STEP);
+		size_t cap = MIN(want, max + 1);
 		char *bigger = realloc(o->p, cap);
 
 		if (!bigger) {

@@ -25,6 +25,22 @@ json_t *json_base64(const void *p, size_t n)
 	return json_string_nocheck(text);
 }
 
+json_t *json_text(const void *p, size_t n)
+{
+	autofree char *text = NULL;
+	struct utf8 u = {0};
+	size_t len;
+
+	if (utf8_valid(p, n) == n)
+		return json_stringn_nocheck(p, n);
+	text = malloc(UTF8_ROOM(n) + UTF8_ROOM(0));
+	if (!text)
+		return NULL;
+	len = utf8_add(&u, p, n, text);
+	len += utf8_end(&u, text + len);
+	return json_stringn_nocheck(text, len);
+}
+
 static void pay_back(void *arg)
 {
 	struct sse *s = arg;

@@ -37,3 +37,5 @@ void sse_fail(struct sse *s, const struct err *e);
 
 /* n bytes as a JSON string in base64. NULL: no memory. */
 json_t *json_base64(const void *p, size_t n);
+/* Bytes of a guest as a JSON string, whatever they are. NULL: no memory. */
+json_t *json_text(const void *p, size_t n);

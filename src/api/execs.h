@@ -1,0 +1,20 @@
+/*
+ * api/execs.h - commands the guest's agent knows of, for whoever looks for one
+ */
+#pragma once
+#include "api/api.h"
+#include "wire/wire.h"
+
+enum {
+	EXECS_SHOWN_MAX = 4096, /* a guest may claim to have more */
+};
+
+typedef void execs_seen(void *arg, const struct wire_exec_info *m);
+typedef void execs_listed(void *arg, const struct err *e);
+
+/* Calls seen() for each, then done(), both later and not from within. */
+int execs_lookup(struct host *h, struct sandbox *sb, execs_seen *seen, execs_listed *done,
+                 void *arg, struct err *e);
+
+/* "TERM", "SIGTERM" or 15; 0: no such signal. */
+int signal_number(const json_t *v);

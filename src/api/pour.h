@@ -1,0 +1,29 @@
+/*
+ * api/pour.h - the body of a request (or what comes through a pipe), into a call to the guest
+ * As fast as the guest takes it: while it does not, the client waits.
+ */
+#pragma once
+#include "api/job.h"
+
+struct pour {
+	struct call *c;
+	struct job *j;
+	const char
+	    *rest; /* what the guest has not taken of the piece; the server keeps it for us */
+	size_t left;
+	bool all; /* the body is complete */
+	uint64_t bytes;
+	void (*done)(void *arg); /* all of it is on its way to the guest */
+	void *arg;
+};
+
+extern const struct http_body_ops pour_ops; /* for http_upgrade(), with a pour as arg */
+
+/* Where to; for http_upgrade(). */
+void pour_init(struct pour *p, struct call *c, struct job *j, void (*done)(void *arg), void *arg);
+/* And begins to read the body. */
+void pour_begin(struct pour *p, struct call *c, struct job *j, void (*done)(void *arg), void *arg);
+/* The guest takes more: call it from the job's writable. */
+void pour_more(struct pour *p);
+/* The job is over: what still comes is thrown away. */
+void pour_stop(struct pour *p);
