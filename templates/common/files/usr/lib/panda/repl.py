@@ -1,0 +1,516 @@
+#!/usr/bin/env python3
+"""repl.py - the resident Python of a sandbox: runs cells, keeps their variables.
+
+Reads requests from stdin, each `<n>\\n` and n bytes of JSON:
+  {"id": any, "code": str, "timeout_ms"?: int, "bake"?: true}
+Writes answers to stdout, one JSON object a line, all with the request's id:
+  {"type": "stdout" | "stderr", "text": str}            while the cell runs; what subprocesses print, too
+  {"type": "result", "data": {mime: str}, "main": bool}  main: the value of the last expression; else display(), figures
+  {"type": "error", "name", "value", "traceback": [str]}
+  {"type": "done", "exit": int}                          always, and last. 0; 1 after an error; 124 after the timeout;
+                                                         else what SystemExit said
+Output of background work while no cell runs has the id null. SIGINT interrupts the running cell (KeyboardInterrupt is
+its error) and is ignored between cells. A timeout is a SIGINT of our own; code that is deaf to it has to be killed.
+
+"bake" says that a snapshot will be taken after this cell: what exists by now is moved out of the garbage
+collector's sight, so that collections in thousands of clones do not write to, and so copy, pages they could share.
+
+Clones would all draw the same "random" numbers. The machine id changes with each of them; we look at it before each
+cell, and seed again when it is another one.
+"""
+import ast
+import base64
+import codecs
+import contextlib
+import fcntl
+import gc
+import importlib.util
+import io
+import json
+import linecache
+import os
+import re
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+
+REQUEST_MAX = 64 << 20    # bytes of one request
+READ_SIZE = 64 << 10      # bytes of output in one answer
+TEXT_MAX = 1 << 20        # characters of a text/plain result; more is cut, with a note
+DATA_MAX = 16 << 20       # characters of any other form of a result; larger ones are left out
+FLUSH_S = 0.05            # unfinished lines are shown after this time
+HARDER_S = 1.0            # after a timeout: subprocesses are interrupted, too
+TIMED_OUT = 124           # as timeout(1) says
+OURS = __file__, ast.__file__
+FORMS = {  # method of an object -> the form it gives
+    "_repr_html_": "text/html", "_repr_markdown_": "text/markdown", "_repr_svg_": "image/svg+xml",
+    "_repr_png_": "image/png", "_repr_jpeg_": "image/jpeg", "_repr_latex_": "text/latex",
+    "_repr_json_": "application/json", "_repr_javascript_": "application/javascript",
+}
+
+
+def clean(text):
+    """JSON for others: half a surrogate pair is not a character."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def cut(text):
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}... ({len(text) - TEXT_MAX} more characters)"
+
+
+class Output:
+    """Our answers, and what anybody writes to fds 1 and 2 as answers.
+
+    A thread reads both pipes; at the end of a cell the main thread does, too, so that all a cell has
+    printed is out before its last word.
+    """
+
+    def __init__(self, out, watch):
+        self.out = out
+        self.out_lock = threading.Lock()
+        self.read_lock = threading.Lock()
+        self.id = None
+        self.watch = watch  # called by the thread while a cell runs, says after how many seconds again
+        self.wake_r, self.wake_w = os.pipe()
+        self.streams = {}
+        for fd, name in (1, "stdout"), (2, "stderr"):
+            r, w = os.pipe()
+            with contextlib.suppress(OSError):  # fewer, larger answers, and a print() seldom has to wait
+                fcntl.fcntl(w, fcntl.F_SETPIPE_SZ, 256 << 10)
+            os.set_blocking(r, False)
+            os.dup2(w, fd)
+            os.close(w)
+            self.streams[r] = name, codecs.getincrementaldecoder("utf-8")("replace")
+        threading.Thread(target=self.pump, name="panda-output", daemon=True).start()
+
+    def send(self, type, **rest):
+        data = json.dumps({"id": self.id, "type": type, **rest}).encode() + b"\n"
+        with self.out_lock:
+            while data:
+                data = data[os.write(self.out, data):]
+
+    def drain(self, final=False):
+        """Sends what is in the pipes now."""
+        with self.read_lock:
+            for fd, (name, decoder) in self.streams.items():
+                while True:
+                    try:
+                        data = os.read(fd, READ_SIZE)
+                    except BlockingIOError:
+                        break
+                    text = decoder.decode(data)
+                    if text:
+                        self.send(name, text=text)
+                    if len(data) < READ_SIZE:
+                        break
+                text = decoder.decode(b"", True) if final else ""
+                if text:
+                    self.send(name, text=text)
+
+    def begin(self, id):
+        self.drain()
+        self.id = id
+        os.write(self.wake_w, b"x")
+
+    def pump(self):
+        poll = select.poll()
+        for fd in (*self.streams, self.wake_r):
+            poll.register(fd, select.POLLIN)
+        while True:
+            again = self.watch()
+            for fd, _ in poll.poll(None if again is None else again * 1000):
+                if fd == self.wake_r:
+                    os.read(fd, 64)
+            self.drain()
+
+
+class Kernel:
+    def __init__(self, source, out, identity):
+        self.source, self.identity = source, identity
+        self.main = types.ModuleType("__main__")
+        self.main.__dict__.update(__builtins__=__builtins__, display=self.display, __annotations__={})
+        sys.modules["__main__"] = self.main  # pickle and multiprocessing look there
+        self.count = 0
+        self.active = False  # between a request and its last answer
+        self.running = self.shielded = self.pending = False
+        self.deadline = self.stopped_at = None
+        self.loop = None
+        self.who = self.machine()
+        self.output = Output(out, self.watch)
+        for name in "stdout", "stderr":
+            raw = io.FileIO({"stdout": 1, "stderr": 2}[name], "w", closefd=False)
+            stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+        sys.displayhook = lambda value: None if value is None else self.display(value)
+
+    # --- signals and time
+
+    def on_sigint(self, *_):
+        if not self.running:
+            return
+        if self.shielded:
+            self.pending = True
+        else:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def shield(self):
+        """An answer goes out whole, or the other side could not read on."""
+        if threading.current_thread() is not threading.main_thread() or self.shielded:
+            yield
+            return
+        self.shielded = True
+        try:
+            yield
+        finally:
+            self.shielded = False
+            if self.pending:
+                self.pending = False
+                raise KeyboardInterrupt
+
+    def watch(self):
+        """What the output thread does every now and then while a cell runs."""
+        if not self.active:
+            return None
+        for stream in sys.__stdout__, sys.__stderr__:
+            with contextlib.suppress(Exception):
+                stream.flush()
+        now = time.monotonic()
+        if self.stopped_at is None and self.deadline is not None and now >= self.deadline:
+            self.stopped_at = now
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        elif self.stopped_at is not None and now >= self.stopped_at + HARDER_S:
+            self.stopped_at = now
+            os.killpg(os.getpgrp(), signal.SIGINT)  # we are its leader: os.system() waits deaf for its child
+        soon = [FLUSH_S]
+        if self.deadline is not None and self.stopped_at is None:
+            soon.append(max(self.deadline - now, 0.001))
+        return min(soon)
+
+    # --- identity
+
+    def machine(self):
+        try:
+            with open(self.identity, "rb") as f:
+                return f.read(64)
+        except OSError:
+            return None
+
+    def reseed(self):
+        who = self.machine()
+        if who == self.who:
+            return
+        self.who = who
+        mods = sys.modules
+        with contextlib.suppress(Exception):
+            if "random" in mods:
+                mods["random"].seed()
+            if "numpy.random" in mods:
+                mods["numpy.random"].seed()
+            if "torch" in mods:
+                mods["torch"].seed()
+            if "ssl" in mods:
+                mods["ssl"].RAND_add(os.urandom(32), 32.0)
+            if "tempfile" in mods:
+                mods["tempfile"]._name_sequence = None
+
+    # --- results
+
+    def forms(self, value):
+        """The bundle {mime: text} of a value. text/plain is always in it."""
+        data = {}
+        kind = type(value)
+        figure = sys.modules.get("matplotlib.figure")
+        if figure is not None and isinstance(value, figure.Figure):
+            data["image/png"] = self.png(value)
+            sys.modules["matplotlib.pyplot"].close(value) if "matplotlib.pyplot" in sys.modules else None
+        elif kind.__module__.split(".")[0] == "plotly" and hasattr(value, "to_plotly_json"):
+            data["application/vnd.plotly.v1+json"] = value.to_json()
+        else:
+            data.update(self.asked(value))
+        if "text/plain" not in data:
+            data["text/plain"] = repr(value)
+        data["text/plain"] = cut(data["text/plain"])
+        return {mime: clean(text) for mime, text in data.items() if mime == "text/plain" or len(text) <= DATA_MAX}
+
+    def asked(self, value):
+        if isinstance(value, type):
+            return
+        bundle = getattr(value, "_repr_mimebundle_", None)
+        if callable(bundle):
+            with contextlib.suppress(Exception):
+                got = bundle(include=None, exclude=None)
+                got = got[0] if isinstance(got, tuple) else got
+                yield from ((mime, self.text_of(mime, v)) for mime, v in got.items() if v is not None)
+        for method, mime in FORMS.items():
+            ask = getattr(value, method, None)
+            if not callable(ask):
+                continue
+            with contextlib.suppress(Exception):  # a form that cannot be had is no error of the cell
+                got = ask()
+                got = got[0] if isinstance(got, tuple) else got
+                if got is not None:
+                    yield mime, self.text_of(mime, got)
+
+    @staticmethod
+    def text_of(mime, value):
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode()
+        return value if isinstance(value, str) else json.dumps(value)
+
+    @staticmethod
+    def png(figure):
+        file = io.BytesIO()
+        figure.savefig(file, format="png", bbox_inches="tight")
+        return base64.b64encode(file.getvalue()).decode()
+
+    def display(self, *values, **_):
+        """Shows values in all their forms, as display() of IPython does."""
+        for value in values:
+            self.result(value, False)
+
+    def result(self, value, main):
+        data = self.forms(value)
+        sys.stdout.flush()
+        with self.shield():
+            self.output.drain()
+            self.output.send("result", data=data, main=main)
+
+    def figures(self, *_, **__):
+        """Shows the open figures of pyplot and closes them: plt.show(), and the end of each cell."""
+        helpers = sys.modules.get("matplotlib._pylab_helpers")
+        if helpers is None:
+            return
+        for manager in helpers.Gcf.get_all_fig_managers():
+            self.result(manager.canvas.figure, False)
+            helpers.Gcf.destroy(manager)
+
+    # --- cells
+
+    def run(self, code):
+        """Returns the exit code."""
+        self.count += 1
+        name = f"<cell {self.count}>"
+        linecache.cache[name] = len(code), None, code.splitlines(True), name  # no mtime: stays
+        try:
+            self.running = True
+            for part, shown in self.compiled(code, name):
+                value = self.evaluate(part)
+                if shown and value is not None:
+                    self.main.__dict__["_"] = value
+                    self.result(value, True)
+            self.figures()
+            return 0 if self.stopped_at is None else self.failed(None)  # something in it took our SIGINT
+        except SystemExit as e:
+            if e.code is None or isinstance(e.code, int):
+                return (e.code or 0) & 0xff
+            print(e.code, file=sys.stderr)
+            return 1
+        except BaseException as e:
+            self.running = False
+            return self.failed(e)
+        finally:
+            self.running = False
+
+    def compiled(self, code, name):
+        """The cell as one or two code objects, and whether to show their value."""
+        try:
+            tree = ast.parse(code, name)
+        except SyntaxError as e:
+            try:
+                tree = ast.parse(without_magic(code), name)
+            except SyntaxError:
+                raise e from None
+        last = tree.body[-1] if tree.body else None
+        if isinstance(last, ast.Expr) and not code.rstrip().endswith(";"):
+            tree.body.pop()
+        else:
+            last = None
+        if tree.body:
+            yield compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), False
+        if last is not None:
+            yield compile(ast.Expression(last.value), name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), True
+
+    def evaluate(self, part):
+        if not part.co_flags & 0x80:  # CO_COROUTINE: there is an await at top level
+            return eval(part, self.main.__dict__)
+        import asyncio
+        if self.loop is None or self.loop.is_closed():
+            self.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self.loop)
+        task = self.loop.create_task(eval(part, self.main.__dict__))
+        try:
+            return self.loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(BaseException):
+                    self.loop.run_until_complete(task)
+            raise
+
+    def failed(self, e):
+        if self.stopped_at is not None and (e is None or isinstance(e, KeyboardInterrupt)):
+            text = f"the cell was stopped after {self.timeout_ms} ms"
+            error = {"name": "TimeoutError", "value": text, "traceback": self.lines(e) if e else []}
+            exit = TIMED_OUT
+        else:
+            try:
+                value = str(e)
+            except Exception:
+                value = "<its text cannot be had>"
+            error, exit = {"name": type(e).__name__, "value": cut(clean(value)), "traceback": self.lines(e)}, 1
+        self.flush()
+        self.output.drain()
+        self.output.send("error", **error)
+        return exit
+
+    @staticmethod
+    def lines(e):
+        """The traceback without our own frames; they are nobody's business."""
+        try:
+            told = first = traceback.TracebackException(type(e), e, e.__traceback__)
+            while told is not None:
+                told.stack = traceback.StackSummary.from_list([f for f in told.stack if f.filename not in OURS])
+                told = told.__cause__ or told.__context__
+            lines = [clean(line) for line in first.format()]
+            return lines if first.stack or not lines[0].startswith("Traceback") else lines[1:]
+        except Exception:
+            return [f"{type(e).__name__}\n"]
+
+    @staticmethod
+    def flush():
+        for stream in sys.stdout, sys.stderr:
+            with contextlib.suppress(Exception):
+                stream.flush()
+        if "ctypes" in sys.modules:  # libraries print through C's own buffers
+            with contextlib.suppress(Exception):
+                sys.modules["ctypes"].CDLL(None).fflush(None)
+
+    # --- requests
+
+    def read_request(self):
+        """The next request; None at the end."""
+        size = self.source.readline(16)
+        if not size:
+            return None
+        if not re.fullmatch(rb"[0-9]{1,12}\n", size) or int(size) > REQUEST_MAX:
+            raise ValueError(f"a request starts with its size in bytes, at most {REQUEST_MAX}, not {size!r}")
+        data = self.source.read(int(size))
+        return json.loads(data) if len(data) == int(size) else None
+
+    def serve(self):
+        signal.signal(signal.SIGINT, self.on_sigint)
+        while True:
+            request = self.read_request()
+            if request is None:
+                return
+            self.timeout_ms = request.get("timeout_ms")
+            self.stopped_at = None
+            self.deadline = time.monotonic() + self.timeout_ms / 1000 if self.timeout_ms else None
+            self.active = True
+            self.output.begin(request.get("id"))
+            exit = 1
+            try:
+                self.reseed()
+                exit = self.run(request["code"])
+            except KeyboardInterrupt as e:  # it came in the last moment
+                self.running = False
+                exit = self.failed(e)
+            except Exception as e:  # a value that cannot be shown
+                self.running = False
+                exit = self.failed(e)
+            self.active = self.pending = self.shielded = False
+            signal.signal(signal.SIGINT, self.on_sigint)  # the cell may have set another
+            self.flush()
+            self.output.drain(True)
+            if request.get("bake"):
+                gc.collect()
+                gc.freeze()
+            self.output.send("done", exit=exit)
+            self.output.id = None
+
+
+def without_magic(code):
+    """What notebooks write that is not Python: !command, %pip, %%bash. Everything else with a % is left out."""
+    first, _, rest = code.lstrip().partition("\n")
+    if first.split()[:1] in (["%%bash"], ["%%sh"]):
+        return shell_call("", rest)
+    if first.startswith(("%%time", "%%capture")):
+        code = rest
+    out = []
+    for line in code.split("\n"):
+        m = re.match(r"(\s*)([!%])\s*(.*)", line)
+        if not m:
+            out.append(line)
+        elif m[2] == "!":
+            out.append(shell_call(m[1], m[3]))
+        elif m[3].split()[:1] == ["pip"]:
+            out.append(shell_call(m[1], m[3]))
+        elif m[3].split()[:1] in (["time"], ["timeit"]):
+            out.append(m[1] + m[3].partition(" ")[2])
+        else:
+            out.append(m[1] + "pass")
+    return "\n".join(out)
+
+
+def shell_call(indent, command):
+    return f"{indent}_ = __import__('subprocess').run(['bash', '-c', {command!r}]).returncode"
+
+
+class AfterImport:
+    """Calls hooks[name](module) once that module has been imported."""
+
+    def __init__(self, hooks):
+        self.hooks = hooks
+
+    def find_spec(self, name, path, target=None):
+        hook = self.hooks.pop(name, None)
+        if hook is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        whole = spec.loader.exec_module
+
+        def exec_module(module):
+            whole(module)
+            with contextlib.suppress(Exception):
+                hook(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def main():
+    identity = sys.argv[1] if len(sys.argv) > 1 else "/etc/machine-id"
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    requests, answers = os.dup(0), os.dup(1)  # not inherited by what cells start
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    kernel = Kernel(os.fdopen(requests, "rb"), answers, identity)
+    hooks = {
+        "matplotlib": lambda m: m.use("agg"),
+        "matplotlib.pyplot": lambda m: setattr(m, "show", kernel.figures),
+        "plotly.io": lambda m: setattr(m, "show", lambda fig, *_, **__: kernel.display(fig)),
+        "IPython.core.display_functions": lambda m: setattr(m, "display", kernel.display),
+    }
+    sys.meta_path.insert(0, AfterImport(hooks))
+    sys.argv[:] = [""]
+    sys.path[0] = ""  # modules beside the user's files, not beside ours
+    try:
+        kernel.serve()
+    except ValueError as e:
+        kernel.output.send("error", name="ProtocolError", value=str(e), traceback=[])
+        os._exit(2)
+    kernel.flush()
+    os._exit(0)  # threads of the user's do not keep us
+
+
+main()
