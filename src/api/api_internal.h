@@ -20,6 +20,7 @@ enum {
 	STATUSES_MAX = 32, /* different ones in the metrics */
 	DURATIONS = 12,
 	MCP_CALLS_PER_MIN = 60,
+	TTL_MAX_S = 315360000, /* ten years */
 };
 
 /* ---- router.c ---- */
@@ -138,7 +139,11 @@ struct api {
 /* ---- shared by handlers ---- */
 
 uint64_t wall_ms(void);
-/* Any bytes as a JSON string: what is not UTF-8 is replaced. */
-json_t *json_lossy(const char *p, size_t n);
-/* Fills e; for bodies that did not come through call_str() and friends. */
-bool spec_parse(struct host *h, const json_t *body, struct sandbox_spec *ret, struct err *e);
+/* As call_error(), with a status of its own. */
+void call_error_as(struct call *c, int status, const struct err *e);
+/* What a create request says. False: e names the field. Give it back with spec_fini(). */
+bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e);
+/* The field 'metadata' of a body; a new reference, or untouched when it has none. */
+int metadata_parse(const json_t *body, json_t **ret, struct err *e);
+/* The caller's sandboxes that this query wants. */
+json_t *sandboxes_json(struct call *c, const char *query);

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "api/api_internal.h"
+#include "api/sse.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "http/url.h"
@@ -99,43 +100,6 @@ json_t *show_time(uint64_t ms)
 	strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
 	snprintf(text, sizeof(text), "%s.%03uZ", date, (unsigned)(ms % 1000));
 	return json_string(text);
-}
-
-/* Length of the UTF-8 character at p, 0: it is none. */
-static size_t utf8_char(const unsigned char *p, size_t n)
-{
-	size_t want = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
-
-	if (want == 0 || p[0] > 0xf4 || want > n)
-		return 0;
-	for (size_t i = 1; i < want; i++)
-		if ((p[i] & 0xc0) != 0x80)
-			return 0;
-	if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-	    (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f))
-		return 0;
-	return want;
-}
-
-json_t *json_lossy(const char *p, size_t n)
-{
-	autofree char *buf = NULL;
-	json_t *whole = json_stringn(p, n);
-	size_t out = 0;
-
-	if (whole)
-		return whole;
-	buf = malloc(n * 3 + 1);
-	if (!buf)
-		return NULL;
-	for (size_t i = 0; i < n;) {
-		size_t k = utf8_char((const unsigned char *)p + i, n - i);
-
-		memcpy(buf + out, k ? p + i : "\xef\xbf\xbd", k ? k : 3);
-		out += k ? k : 3;
-		i += k ? k : 1;
-	}
-	return json_stringn(buf, out);
 }
 
 /* ---- life ---- */
@@ -262,8 +226,12 @@ static void bare_error(struct call *c, int status, const char *kind)
 
 void call_error(struct call *c, const struct err *e)
 {
+	call_error_as(c, api_status_of(e->kind), e);
+}
+
+void call_error_as(struct call *c, int status, const struct err *e)
+{
 	const char *kind = e->kind ? e->kind : "internal";
-	int status = api_status_of(kind);
 	autofree char *text = NULL;
 	json_t *j;
 
@@ -271,8 +239,8 @@ void call_error(struct call *c, const struct err *e)
 		return;
 	if (status == 429 || status == 503)
 		http_add_header(c->req, "Retry-After", "1");
-	j = json_pack("{s:o, s:s, s:s}", "error", json_lossy(e->text, strlen(e->text)), "code",
-	              kind, "request_id", c->request_id);
+	j = json_pack("{s:o, s:s, s:s}", "error", json_text(e->text, strlen(e->text)), "code", kind,
+	              "request_id", c->request_id);
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	json_decref(j);
 	if (text)

@@ -1,0 +1,178 @@
+/*
+ * api/sandboxes.c - create, list, get, delete, and the steps of life between
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "http/url.h"
+
+/* ---- create ---- */
+
+static void created(void *arg, const struct err *e, struct sandbox *sb)
+{
+	struct call *c = arg;
+
+	if (e && e->kind && strcmp(e->kind, "template_not_found") == 0)
+		call_error_as(c, 400, e); /* the path is fine, what it was given is not */
+	else if (e)
+		call_error(c, e);
+	else if (!c->req)
+		host_kill(c->host, sb, "nobody waited for it", NULL, NULL);
+	else
+		call_json(c, 201, show_sandbox(c->host, sb));
+	call_drop(c);
+}
+
+void sandbox_create(struct call *c)
+{
+	struct sandbox_spec spec;
+	struct err e;
+
+	if (!spec_parse(c->body, &spec, &e)) {
+		call_error(c, &e);
+		return;
+	}
+	host_create(c->host, c->tenant, &spec, &c->quota, created, call_hold(c));
+	spec_fini(&spec);
+}
+
+/* ---- list, get ---- */
+
+/* Every "metadata.<key>=<value>" of the query must be so. */
+static bool metadata_fits(const char *query, const struct sandbox *sb)
+{
+	bool fits = true;
+
+	while (fits && *query) {
+		size_t n = strcspn(query, "&"), k = strcspn(query, "=&");
+		autofree char *key = NULL, *value = NULL;
+
+		if (url_decode(query, k, 1, &key) == 0 && strncmp(key, "metadata.", 9) == 0) {
+			const json_t *have = json_object_get(sb->spec.metadata, key + 9);
+
+			fits = k < n && url_decode(query + k + 1, n - k - 1, 1, &value) == 0 &&
+			       have && strncmp(key + 9, "secret.", 7) != 0 &&
+			       strcmp(json_string_value(have), value) == 0;
+		}
+		query += n + (query[n] == '&');
+	}
+	return fits;
+}
+
+json_t *sandboxes_json(struct call *c, const char *query)
+{
+	autofree char *status = NULL, *template = NULL, *parent = NULL;
+	json_t *list = json_array();
+
+	url_query(query, "status", &status);
+	url_query(query, "template", &template);
+	url_query(query, "parent_id", &parent);
+	for (struct sandbox *sb = c->host->newest; sb; sb = sb->next) {
+		if (strcmp(sb->tenant, c->tenant) != 0 || sb->state == SANDBOX_KILLING ||
+		    (status && strcmp(status, sandbox_state_name(sb->state)) != 0) ||
+		    (template && strcmp(template, sb->spec.template) != 0) ||
+		    (parent && strcmp(parent, sb->parent) != 0) || !metadata_fits(query, sb))
+			continue;
+		if (json_array_append_new(list, show_sandbox(c->host, sb)) < 0) {
+			json_decref(list);
+			return NULL;
+		}
+	}
+	return list;
+}
+
+void sandbox_list(struct call *c)
+{
+	call_json(c, 200, sandboxes_json(c, http_query(c->req)));
+}
+
+void sandbox_get(struct call *c)
+{
+	call_json(c, 200, show_sandbox(c->host, c->sb));
+}
+
+/* ---- steps ---- */
+
+static void stepped(void *arg, const struct err *e, struct sandbox *sb)
+{
+	struct call *c = arg;
+
+	if (e)
+		call_error(c, e);
+	else if (c->route->reply)
+		call_json(
+		    c, 200,
+		    json_pack("{s:s}", "status", sb ? sandbox_state_name(sb->state) : "deleted"));
+	else
+		call_empty(c, 204);
+	call_drop(c);
+}
+
+void sandbox_delete(struct call *c)
+{
+	host_kill(c->host, c->sb, "killed by request", stepped, call_hold(c));
+}
+
+void sandbox_pause(struct call *c)
+{
+	host_pause(c->host, c->sb, stepped, call_hold(c));
+}
+
+void sandbox_resume(struct call *c)
+{
+	host_resume(c->host, c->sb, stepped, call_hold(c));
+}
+
+void sandbox_hibernate(struct call *c)
+{
+	host_hibernate(c->host, c->sb, stepped, call_hold(c));
+}
+
+void sandbox_wake(struct call *c)
+{
+	host_wake(c->host, c->sb, stepped, call_hold(c));
+}
+
+/* ---- lifecycle ---- */
+
+static json_t *lifecycle(struct call *c)
+{
+	const struct sandbox *sb = c->sb;
+	uint64_t now = mono_ms(), expires = sandbox_expires_ms(sb);
+	uint64_t idle = sb->busy || now < sb->active_ms ? 0 : (now - sb->active_ms) / 1000;
+
+	return json_pack("{s:I, s:b, s:I, s:o}", "ttl_seconds",
+	                 (json_int_t)(sb->spec.ttl_s < 0 ? 0 : sb->spec.ttl_s), "persistent",
+	                 sb->spec.persistent, "idle_seconds", (json_int_t)idle, "expires_at",
+	                 expires ? show_time(expires) : json_null());
+}
+
+void sandbox_lifecycle(struct call *c)
+{
+	call_json(c, 200, lifecycle(c));
+}
+
+void sandbox_set_lifecycle(struct call *c)
+{
+	const json_t *p = json_object_get(c->body, "persistent");
+	int64_t ttl_s = 0;
+	bool persistent = false, has_ttl;
+	struct err e;
+
+	has_ttl = json_object_get(c->body, "ttl_seconds") &&
+	          !json_is_null(json_object_get(c->body, "ttl_seconds"));
+	if (!call_int(c, "ttl_seconds", 0, 0, TTL_MAX_S, &ttl_s) ||
+	    !call_bool(c, "persistent", false, &persistent))
+		return;
+	if (host_set_life(c->host, c->sb,
+	                  !has_ttl     ? -2
+	                  : ttl_s == 0 ? -1
+	                               : ttl_s,
+	                  json_is_boolean(p) ? persistent : -1, &e) < 0)
+		call_error(c, &e);
+	else
+		call_json(c, 200, lifecycle(c));
+}
