@@ -1,0 +1,121 @@
+"""pandastack: sandboxes for code that nobody reviewed.
+
+    from pandastack import Sandbox
+
+    with Sandbox.create(template="code-interpreter", ttl_seconds=300) as sb:
+        print(sb.run_code("print(sum(range(101)))").stdout)
+"""
+
+from ._async.client import AsyncClient, set_default_async_client
+from ._async.code import AsyncCodeContext
+from ._async.commands import AsyncCommand, AsyncCommandStream
+from ._async.filesystem import AsyncFilesystem, AsyncWatch
+from ._async.sandbox import AsyncForkTree, AsyncSandbox
+from ._async.terminal import AsyncTerminal
+from ._async.volume import AsyncVolume
+from ._http import __version__
+from ._sync.client import Client, set_default_client
+from ._sync.code import CodeContext
+from ._sync.commands import Command, CommandStream
+from ._sync.filesystem import Filesystem, Watch
+from ._sync.sandbox import ForkTree, Sandbox
+from ._sync.terminal import Terminal
+from ._sync.volume import Volume
+from .exceptions import (
+    APIConnectionError,
+    APITimeoutError,
+    AuthError,
+    BadRequestError,
+    CommandError,
+    ConfigError,
+    ConflictError,
+    HostFull,
+    NotFoundError,
+    PandaStackError,
+    PandastackError,
+    QuotaExceeded,
+    RateLimited,
+    SandboxTimeout,
+    ServerError,
+    TemplateBuildError,
+)
+from .types import (
+    Event,
+    ExecInfo,
+    ExecResult,
+    Execution,
+    ExecutionError,
+    FileEvent,
+    FileInfo,
+    Lifecycle,
+    Output,
+    Port,
+    PromoteResult,
+    Result,
+    SandboxInfo,
+    Snapshot,
+    Template,
+    TemplateBuild,
+    Token,
+    VolumeMount,
+)
+
+__all__ = [
+    "APIConnectionError",
+    "APITimeoutError",
+    "AsyncClient",
+    "AsyncCodeContext",
+    "AsyncCommand",
+    "AsyncCommandStream",
+    "AsyncFilesystem",
+    "AsyncForkTree",
+    "AsyncSandbox",
+    "AsyncTerminal",
+    "AsyncVolume",
+    "AsyncWatch",
+    "AuthError",
+    "BadRequestError",
+    "Client",
+    "CodeContext",
+    "Command",
+    "CommandError",
+    "CommandStream",
+    "ConfigError",
+    "ConflictError",
+    "Event",
+    "ExecInfo",
+    "ExecResult",
+    "Execution",
+    "ExecutionError",
+    "FileEvent",
+    "FileInfo",
+    "Filesystem",
+    "ForkTree",
+    "HostFull",
+    "Lifecycle",
+    "NotFoundError",
+    "Output",
+    "PandaStackError",
+    "PandastackError",
+    "Port",
+    "PromoteResult",
+    "QuotaExceeded",
+    "RateLimited",
+    "Result",
+    "Sandbox",
+    "SandboxInfo",
+    "SandboxTimeout",
+    "ServerError",
+    "Snapshot",
+    "Template",
+    "TemplateBuild",
+    "TemplateBuildError",
+    "Terminal",
+    "Token",
+    "Volume",
+    "VolumeMount",
+    "Watch",
+    "__version__",
+    "set_default_async_client",
+    "set_default_client",
+]
