@@ -20,8 +20,9 @@ struct ws_ops {
 	void (*closed)(void *arg, struct ws *w); /* the last call; w is gone afterwards */
 };
 
-/* Answers the upgrade. subprotocol NULL: none is selected. On failure the request has been
- * answered (400, 426) and a negative errno comes back. */
+/* Answers the upgrade, and takes the request's end and writable callbacks for itself. subprotocol
+ * NULL: none is selected. On failure the request has been answered (400, 426) and a negative errno
+ * comes back. */
 int ws_accept(struct http_req *r, const char *subprotocol, const struct ws_ops *ops, void *arg,
               struct ws **ret);
 int ws_send(struct ws *w, bool text, const void *p, size_t n); /* -ENOMEM, -EPIPE once closing */

@@ -4,6 +4,7 @@
  *   /hello        a fixed reply             /echo      the body, collected (1 MiB)
  *   /bytes?n=N    N bytes, with length      /chunks?n=N  the same, chunked
  *   /count        how long the body was     /mirror    the body, as it comes
+ *   /ws           a WebSocket that echoes
  *   /never        no reply                  /stop      drains and ends
  */
 #include <arpa/inet.h>
@@ -15,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "http/server.h"
+#include "http/ws.h"
 
 struct work {
 	uint64_t n;
@@ -87,6 +89,22 @@ static void mirror_end(void *arg, struct http_req *r)
 	http_finish(r);
 }
 
+static void ws_message(void *arg, struct ws *w, bool text, const void *p, size_t n)
+{
+	ws_send(w, text, p, n);
+	if (!ws_room(w))
+		ws_pause(w);
+}
+
+static void ws_writable(void *arg, struct ws *w)
+{
+	ws_resume(w);
+}
+
+static void ws_closed(void *arg, struct ws *w)
+{
+}
+
 static void drained(void *arg)
 {
 	loop_stop(loop);
@@ -96,7 +114,10 @@ static void handle(void *arg, struct http_req *r)
 {
 	static const struct http_body_ops count = {.data = count_data, .end = count_end};
 	static const struct http_body_ops mirror = {.data = mirror_data, .end = mirror_end};
+	static const struct ws_ops ws_ops = {
+	    .message = ws_message, .writable = ws_writable, .closed = ws_closed};
 	const char *path = http_path(r);
+	struct ws *sock;
 
 	if (strcmp(path, "/hello") == 0) {
 		http_reply(r, 200, "application/json", "{\"hello\":\"world\"}", 17);
@@ -117,6 +138,8 @@ static void handle(void *arg, struct http_req *r)
 		http_on_writable(r, mirror_more, NULL);
 		http_body_stream(r, &mirror, NULL);
 		http_begin(r, 200, "application/octet-stream", http_body_length(r));
+	} else if (strcmp(path, "/ws") == 0) {
+		ws_accept(r, NULL, &ws_ops, NULL, &sock);
 	} else if (strcmp(path, "/stop") == 0) {
 		http_reply(r, 200, NULL, "", 0);
 		http_server_drain(server, drained, NULL);
