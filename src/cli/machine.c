@@ -36,6 +36,11 @@ struct opts {
 	unsigned count, cpu_percent;
 	int cpu;
 	bool tty, stdin_on, verify, keep_jail_optional, timing;
+	struct {
+		const char *path, *mount;
+		bool read_only;
+	} volumes[ENGINE_VOLUMES_MAX];
+	unsigned nvolumes;
 	char **rest;
 	int nrest;
 };
@@ -72,6 +77,9 @@ static const char usage[] =
     "      --id ID        name of the new machine      --verify      read every byte (restore)\n"
     "      --weak-jail    start even if this host lacks parts of the jail (panda doctor)\n"
     "      --timing       print milliseconds to stderr\n"
+    "      --volume FILE[:ro]  attach a file as /dev/pvol0, 1... (boot, run, restore); or a new\n"
+    "                     file for a copy of the machine's volume (fork, snapshot); repeat\n"
+    "      --mount N:PATH where volume N, which holds ext4, is mounted; repeat\n"
     "Environment: PANDA_RUN (/run/panda), PANDA_STORE (/var/lib/panda), PANDA_KERNEL,\n"
     "PANDA_IMAGE, PANDA_UPPER.\n"
     "\n"
@@ -149,31 +157,107 @@ static void timing(const struct opts *o, const char *what, uint64_t since_ns)
 		fprintf(stderr, "%s %.2f ms\n", what, (double)(mono_ns() - since_ns) / 1e6);
 }
 
+static void close_volumes(struct engine_start *s)
+{
+	for (unsigned i = 0; i < ENGINE_VOLUMES_MAX; i++)
+		engine_volume_close(&s->volumes[i]);
+}
+
+static int open_volumes(const struct opts *o, struct engine_start *s, struct err *e)
+{
+	for (unsigned i = 0; i < ENGINE_VOLUMES_MAX; i++) {
+		int r;
+
+		if (o->volumes[i].mount && !o->volumes[i].path)
+			return err_set(e, EINVAL, "bad_volume",
+			               "--mount %u: name a file for it with --volume", i);
+		if (!o->volumes[i].path)
+			continue;
+		if (o->count > 1 && !o->volumes[i].read_only)
+			return err_set(e, EINVAL, "bad_volume",
+			               "only one machine can write %s: leave out -n, or add ':ro'",
+			               o->volumes[i].path);
+		r = engine_volume_open(o->volumes[i].path, o->volumes[i].read_only, &s->volumes[i],
+		                       e);
+		if (r < 0)
+			return r;
+		s->volumes[i].mount = o->volumes[i].mount;
+	}
+	return 0;
+}
+
+/* Each volume named on the command line becomes a copy of the machine's: see --volume. */
+static int copy_volumes(void *arg, const struct engine_machine *m, struct err *e)
+{
+	struct ctx *c = arg;
+
+	for (unsigned i = 0; i < c->o.nvolumes; i++) {
+		const char *path = c->o.volumes[i].path;
+		autoclose int from = -1, to = -1;
+		int r;
+
+		r = machine_volume_file(&c->ms, m, i, &from, e);
+		if (r < 0)
+			return r;
+		to = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		r = to < 0 ? -errno : engine_volume_clone(from, to);
+		if (r < 0) {
+			if (to >= 0)
+				unlink(path);
+			return err_set(e, -r, "output", "cannot copy volume %u to %s: %s", i, path,
+			               strerror(-r));
+		}
+	}
+	return 0;
+}
+
+static int take_snapshot(struct ctx *c, struct engine_image *ret, struct engine_snapshot_info *info,
+                         struct err *e)
+{
+	return c->o.nvolumes
+	           ? machine_snapshot_with(&c->ms, c->o.parent, copy_volumes, c, ret, info, e)
+	           : machine_snapshot(&c->ms, c->o.parent, ret, info, e);
+}
+
+static void tell_lost(const struct machine_info *info)
+{
+	for (unsigned i = 0; i < ENGINE_VOLUMES_MAX; i++)
+		if (info->volumes_lost >> i & 1)
+			fprintf(stderr,
+			        "panda machine: %s was saved with a volume %u and has none now: "
+			        "what is mounted from it gives I/O errors (--volume)\n",
+			        info->id, i);
+}
+
 /* Starts n machines from an image and prints their ids; what was started is ended on failure. */
 static int start_some(struct ctx *c, const struct engine_image *image, const char *parent,
                       uint64_t generation, struct err *e)
 {
 	char ids[FORKS_MAX][ENGINE_ID_MAX + 2]; /* one too long stays too long, and is refused */
+	struct engine_start s = {
+	    .image = image, .cpu = c->o.cpu, .cpu_max_percent = c->o.cpu_percent};
+	struct machine_info info;
 	unsigned n;
-	int r = 0;
+	int r;
 
+	r = open_volumes(&c->o, &s, e);
 	for (n = 0; r == 0 && n < c->o.count; n++) {
-		struct engine_start s = {.id = ids[n],
-		                         .image = image,
-		                         .cpu = c->o.cpu,
-		                         .cpu_max_percent = c->o.cpu_percent};
 		uint64_t t = mono_ns();
 
 		if (c->o.id && c->o.count == 1)
 			snprintf(ids[n], sizeof(ids[n]), "%s", c->o.id);
 		else
 			machine_new_id(ids[n]);
-		r = machine_start(&c->ms, &s, parent, generation, NULL, e);
+		s.id = ids[n];
+		r = machine_start(&c->ms, &s, parent, generation, &info, e);
 		timing(&c->o, "start", t);
+		if (r == 0)
+			tell_lost(&info);
 	}
+	close_volumes(&s);
 	if (r < 0) {
-		while (--n > 0)
-			machine_remove(&c->ms, ids[n - 1], NULL);
+		while (n > 1)
+			machine_remove(&c->ms, ids[--n - 1], NULL);
 		return r;
 	}
 	for (unsigned i = 0; i < n; i++)
@@ -307,7 +391,10 @@ static int verb_run(struct ctx *c, struct err *e)
 	machine_new_id(id);
 	if (c->o.id)
 		snprintf(id, sizeof(id), "%s", c->o.id);
-	r = machine_start(&c->ms, &s, NULL, 1, NULL, e);
+	r = open_volumes(&c->o, &s, e);
+	if (r == 0)
+		r = machine_start(&c->ms, &s, NULL, 1, NULL, e);
+	close_volumes(&s);
 	if (r < 0)
 		return r;
 	r = exec_in(c, id, e);
@@ -329,8 +416,10 @@ static int verb_fork(struct ctx *c, struct err *e)
 	int r;
 
 	r = machine_look(&c->ms, c->o.parent, &parent, e);
+	if (r == 0 && c->o.nvolumes && c->o.count > 1)
+		return cli_usage("machine", "fork --volume makes one copy: leave out -n");
 	if (r == 0)
-		r = machine_snapshot(&c->ms, c->o.parent, &i, &info, e);
+		r = take_snapshot(c, &i, &info, e);
 	if (r < 0)
 		return r;
 	timing(&c->o, "snapshot", t);
@@ -345,7 +434,7 @@ static int verb_snapshot(struct ctx *c, struct err *e)
 	uint64_t t = mono_ns();
 	int r;
 
-	r = machine_snapshot(&c->ms, c->o.parent, &i, NULL, e);
+	r = take_snapshot(c, &i, NULL, e);
 	if (r == 0)
 		r = machine_save(&c->ms, &i, &c->store, c->o.rest[0], c->o.parent, e);
 	timing(&c->o, "snapshot", t);
@@ -515,6 +604,18 @@ static const struct verb {
 /* --- options
  * -------------------------------------------------------------------------------------- */
 
+static void add_volume(struct opts *o, char *text)
+{
+	size_t n = strlen(text);
+	unsigned i = o->nvolumes++;
+
+	if (n > 3 && !strcmp(text + n - 3, ":ro")) {
+		text[n - 3] = 0;
+		o->volumes[i].read_only = true;
+	}
+	o->volumes[i].path = text;
+}
+
 static int parse(int argc, char **argv, struct opts *o)
 {
 	enum {
@@ -528,26 +629,17 @@ static int parse(int argc, char **argv, struct opts *o)
 		O_VERIFY,
 		O_WEAK,
 		O_TIMING,
+		O_VOLUME,
+		O_MOUNT,
 	};
-	static const struct option longs[] = {{"help", 0, 0, 'h'},
-	                                      {"id", 1, 0, O_ID},
-	                                      {"memory", 1, 0, 'm'},
-	                                      {"count", 1, 0, 'n'},
-	                                      {"stdin", 0, 0, 'i'},
-	                                      {"tty", 0, 0, 't'},
-	                                      {"env", 1, 0, 'e'},
-	                                      {"cwd", 1, 0, 'C'},
-	                                      {"user", 1, 0, 'u'},
-	                                      {"timeout", 1, 0, O_TIMEOUT},
-	                                      {"image", 1, 0, O_IMAGE},
-	                                      {"kernel", 1, 0, O_KERNEL},
-	                                      {"upper", 1, 0, O_UPPER},
-	                                      {"cpu", 1, 0, O_CPU},
-	                                      {"cpu-max", 1, 0, O_CPU_MAX},
-	                                      {"verify", 0, 0, O_VERIFY},
-	                                      {"weak-jail", 0, 0, O_WEAK},
-	                                      {"timing", 0, 0, O_TIMING},
-	                                      {0}};
+	static const struct option longs[] = {
+	    {"help", 0, 0, 'h'},          {"id", 1, 0, O_ID},          {"memory", 1, 0, 'm'},
+	    {"count", 1, 0, 'n'},         {"stdin", 0, 0, 'i'},        {"tty", 0, 0, 't'},
+	    {"env", 1, 0, 'e'},           {"cwd", 1, 0, 'C'},          {"user", 1, 0, 'u'},
+	    {"timeout", 1, 0, O_TIMEOUT}, {"image", 1, 0, O_IMAGE},    {"kernel", 1, 0, O_KERNEL},
+	    {"upper", 1, 0, O_UPPER},     {"cpu", 1, 0, O_CPU},        {"cpu-max", 1, 0, O_CPU_MAX},
+	    {"verify", 0, 0, O_VERIFY},   {"weak-jail", 0, 0, O_WEAK}, {"timing", 0, 0, O_TIMING},
+	    {"volume", 1, 0, O_VOLUME},   {"mount", 1, 0, O_MOUNT},    {0}};
 	uint64_t v;
 	int opt;
 
@@ -625,6 +717,19 @@ static int parse(int argc, char **argv, struct opts *o)
 			break;
 		case O_TIMING:
 			o->timing = true;
+			break;
+		case O_VOLUME:
+			if (o->nvolumes == ENGINE_VOLUMES_MAX)
+				return cli_usage("machine", "a machine has at most %d volumes",
+				                 ENGINE_VOLUMES_MAX);
+			add_volume(o, optarg);
+			break;
+		case O_MOUNT:
+			if (optarg[0] < '0' || optarg[0] >= '0' + ENGINE_VOLUMES_MAX ||
+			    optarg[1] != ':' || optarg[2] != '/')
+				return cli_usage("machine", "--mount takes N:/PATH, not '%s'",
+				                 optarg);
+			o->volumes[optarg[0] - '0'].mount = optarg + 2;
 			break;
 		default:
 			fprintf(stderr, "Try 'panda machine --help'.\n");

@@ -2,11 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "layers/sparse.h"
 
 void engine_image_fini(struct engine_image *i)
 {
@@ -90,6 +94,51 @@ int engine_image_cold(uint64_t memory_size, const char *root, const char *upper,
 	*ret = i;
 	i = (struct engine_image)ENGINE_IMAGE_EMPTY;
 	return 0;
+}
+
+int engine_volume_open(const char *path, bool read_only, struct engine_volume *ret, struct err *e)
+{
+	/* O_NONBLOCK: a fifo in its place must not hold us up. */
+	autoclose int fd =
+	    open(path, (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return err_set(e, errno, errno == ENOENT ? "volume_missing" : "volume_unusable",
+		               "cannot open the volume %s: %s", path, strerror(errno));
+	if (!S_ISREG(st.st_mode) || st.st_size <= 0 || st.st_size % MAP_PAGE)
+		return err_set(e, EINVAL, "volume_unusable",
+		               "%s is no volume: it must be a file of whole 4096-byte blocks",
+		               path);
+	if (flock(fd, (read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) < 0)
+		return err_set(e, EBUSY, "volume_busy",
+		               read_only ? "the volume %s is in use by a machine that writes it"
+		                         : "the volume %s is in use by another machine",
+		               path);
+	*ret = (struct engine_volume){.size = (uint64_t)st.st_size,
+	                              .read_only = read_only,
+	                              .fd = take_fd(&fd),
+	                              .dev = st.st_dev,
+	                              .ino = st.st_ino};
+	return 0;
+}
+
+void engine_volume_close(struct engine_volume *v)
+{
+	if (v->size)
+		closep(&v->fd);
+	*v = (struct engine_volume){.fd = -1};
+}
+
+int engine_volume_clone(int from, int to)
+{
+	struct stat st;
+
+	if (ioctl(to, FICLONE, from) == 0)
+		return 0;
+	if (fstat(from, &st) < 0 || ftruncate(to, st.st_size) < 0)
+		return -errno;
+	return sparse_copy(from, to, 0, st.st_size);
 }
 
 void engine_machine_fini(struct engine_machine *m)

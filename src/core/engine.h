@@ -15,6 +15,7 @@
 enum {
 	ENGINE_LAYERS_MAX = 64, /* of one memory or disk; engines keep their chains below it */
 	ENGINE_DISKS_MAX = 4,
+	ENGINE_VOLUMES_MAX = 6,
 	ENGINE_ID_MAX = 64,
 };
 
@@ -23,6 +24,36 @@ struct engine_disk {
 	bool read_only;
 	struct set layers; /* sealed, oldest first; a read-only disk has one: its image */
 };
+
+/*
+ * A file that a machine uses in place, as /dev/pvol<slot>. It is part of no snapshot and outlives
+ * machines; what the guest has flushed is on the host's disk. Every machine has all slots, empty at
+ * first, and each start says what is in them: also a restored machine can be given volumes. One
+ * that had a volume when it was saved needs the same content in the same slot again (its own file
+ * when it goes on, a clone for a fork); else that slot is empty and what is mounted from it gets
+ * I/O errors.
+ */
+struct engine_volume {
+	uint64_t size; /* 0: none in this slot */
+	bool read_only;
+	int fd;            /* for a start: open for reading or for both; -1 in a machine */
+	uint64_t dev, ino; /* which file it is */
+	const char *mount; /* for a start of core's: where the agent mounts it, or NULL */
+};
+
+/*
+ * The file as a volume, whole 4096-byte blocks, locked (flock) for as long as this or a machine
+ * has it open: by one machine, or by any number of readers. Kinds: volume_missing, volume_busy,
+ * volume_unusable.
+ */
+int engine_volume_open(const char *path, bool read_only, struct engine_volume *ret, struct err *e);
+void engine_volume_close(struct engine_volume *v);
+
+/*
+ * The content of one file in another, empty one: shared blocks where the file system can, else a
+ * copy that keeps holes. Only for a file that nobody writes: see snapshot_hold(). Not synced.
+ */
+int engine_volume_clone(int from, int to);
 
 /* A machine at rest: sealed, so any number of machines may start from it. Owns what it names. */
 struct engine_image {
@@ -60,6 +91,8 @@ struct engine_machine {
 	struct engine_image image; /* what its newest layers stand on; image.state is -1 */
 	int top;                   /* writable fd of its newest memory layer */
 	int control;               /* connected */
+	struct engine_volume volumes[ENGINE_VOLUMES_MAX];
+	uint32_t volumes_lost; /* after a start, by bit: it was saved with one, and has none now */
 };
 
 #define ENGINE_MACHINE_EMPTY                                                                 \
@@ -79,7 +112,8 @@ struct engine_start {
 	unsigned pids_max;        /* 0: the engine's default */
 	int cpu;                  /* where it runs; -1: the least loaded one */
 	const char *cmdline;      /* cold boot only: added to the kernel's command line, or NULL */
-	bool prepared;            /* machine_start(): its directory is there, by machine_prepare() */
+	bool prepared; /* machine_start(): its directory is there, by machine_prepare() */
+	struct engine_volume volumes[ENGINE_VOLUMES_MAX]; /* fds are borrowed */
 };
 
 struct engine_stats {
@@ -98,7 +132,8 @@ struct engine {
 	const char *isolation; /* what the API calls this boundary */
 	/* Where a machine process holds its layers: fd numbers, for whoever takes it up again. */
 	unsigned memory_slot,
-	    disk_slot; /* disk d, layer i: disk_slot + d * ENGINE_LAYERS_MAX + i */
+	    disk_slot, /* disk d, layer i: disk_slot + d * ENGINE_LAYERS_MAX + i */
+	    volume_slot;
 
 	/*
 	 * Makes ahead what is slow about a start: the jail of the machine that will have this id.
@@ -128,6 +163,14 @@ struct engine {
 	 */
 	int (*snapshot)(struct engine *e, struct engine_machine *m, struct engine_image *ret,
 	                struct engine_snapshot_info *info, struct err *err);
+
+	/*
+	 * The same, and the machine stands still until go_on(), or until m->control is closed: what
+	 * its volumes hold now belongs to *ret.
+	 */
+	int (*snapshot_hold)(struct engine *e, struct engine_machine *m, struct engine_image *ret,
+	                     struct engine_snapshot_info *info, struct err *err);
+	int (*go_on)(struct engine *e, struct engine_machine *m, struct err *err);
 
 	int (*pause)(struct engine *e, struct engine_machine *m, struct err *err);
 	int (*resume)(struct engine *e, struct engine_machine *m, struct err *err);

@@ -132,6 +132,22 @@ static int write_layers(int dirfd, const struct set *s, json_t **ret)
 	return 0;
 }
 
+static json_t *volumes_json(const struct engine_machine *m)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < ENGINE_VOLUMES_MAX; i++) {
+		const struct engine_volume *v = &m->volumes[i];
+
+		if (v->size)
+			json_array_append_new(
+			    list, json_pack("{s:i, s:I, s:b, s:I, s:I}", "slot", i, "size",
+			                    (json_int_t)v->size, "read_only", v->read_only, "dev",
+			                    (json_int_t)v->dev, "ino", (json_int_t)v->ino));
+	}
+	return list;
+}
+
 static int write_book(int dirfd, const struct engine_machine *m, const struct machine_info *info)
 {
 	AUTO(json_decrefp) json_t *j = NULL;
@@ -158,7 +174,9 @@ static int write_book(int dirfd, const struct engine_machine *m, const struct ma
 		                      json_pack("{s:I, s:b, s:o}", "size", (json_int_t)k->size,
 		                                "read_only", k->read_only, "layers", layers));
 	}
-	if (!j || json_object_set(j, "disks", disks) < 0 || !(text = json_dumps(j, JSON_INDENT(1))))
+	if (!j || json_object_set(j, "disks", disks) < 0 ||
+	    json_object_set_new(j, "volumes", volumes_json(m)) < 0 ||
+	    !(text = json_dumps(j, JSON_INDENT(1))))
 		return -ENOMEM;
 	/* Not durable: when the host goes down, so does the machine. */
 	return io_replace_file(dirfd, "machine.json", text, strlen(text), 0600, false);
@@ -418,6 +436,46 @@ static int read_image(struct machines *ms, int dirfd, pid_t pid, const json_t *j
 	return 0;
 }
 
+static void read_volumes(const json_t *j, struct engine_machine *m)
+{
+	size_t i;
+	json_t *v;
+
+	json_array_foreach(json_object_get(j, "volumes"), i, v)
+	{
+		uint64_t slot = get_int(v, "slot");
+
+		if (slot < ENGINE_VOLUMES_MAX)
+			m->volumes[slot] = (struct engine_volume){
+			    .size = get_int(v, "size"),
+			    .read_only = json_is_true(json_object_get(v, "read_only")),
+			    .fd = -1,
+			    .dev = get_int(v, "dev"),
+			    .ino = get_int(v, "ino")};
+	}
+}
+
+int machine_volume_file(struct machines *ms, const struct engine_machine *m, unsigned slot,
+                        int *ret, struct err *e)
+{
+	autoclose int fd = -1;
+	char path[64];
+	struct stat st;
+
+	if (slot >= ENGINE_VOLUMES_MAX || !m->volumes[slot].size)
+		return err_set(e, ENOENT, "volume_missing", "machine %s has no volume %u", m->id,
+		               slot);
+	snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)m->pid, ms->engine->volume_slot + slot);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return err_set(e, errno, "machine_gone", "machine %s has ended", m->id);
+	if (st.st_dev != m->volumes[slot].dev || st.st_ino != m->volumes[slot].ino)
+		return err_set(e, EBADMSG, "machine_gone",
+		               "volume %u of machine %s is not the file we gave it", slot, m->id);
+	*ret = take_fd(&fd);
+	return 0;
+}
+
 static int adopt(struct machines *ms, const char *id, struct engine_machine *ret,
                  struct machine_info *info, struct err *e)
 {
@@ -439,6 +497,8 @@ static int adopt(struct machines *ms, const char *id, struct engine_machine *ret
 		               "the layers of machine %s are not as we left them: %s", id,
 		               strerror(-r));
 	r = ms->engine->adopt(ms->engine, id, dir, info->pid, &image, ret, e);
+	if (r == 0)
+		read_volumes(j, ret);
 	if (r == 0 && faccessat(dir, ENGINE_UNBOOKED, F_OK, 0) == 0 &&
 	    write_book(dir, ret, info) == 0)
 		unlinkat(dir, ENGINE_UNBOOKED, 0);
@@ -487,7 +547,8 @@ int machine_guest(struct machines *ms, const char *id, struct guest **ret, struc
 }
 
 /* Tells a guest who it is from now on. Clock and entropy are the kernel's business. */
-static int introduce(int dir, const struct machine_info *info, struct err *e)
+static int introduce(int dir, const struct machine_info *info, const struct engine_start *s,
+                     struct err *e)
 {
 	struct guest *g = NULL;
 	unsigned char raw[16];
@@ -510,6 +571,9 @@ static int introduce(int dir, const struct machine_info *info, struct err *e)
 	m.machine_id = (struct wire_str){.p = machine_id, .len = strlen(machine_id)};
 	guest_set_deadline(g, GUEST_ANSWER_MS);
 	r = guest_reborn(g, &m, e);
+	for (unsigned i = 0; r == 0 && i < ENGINE_VOLUMES_MAX; i++)
+		if (s->volumes[i].size && s->volumes[i].mount)
+			r = guest_mount(g, i, s->volumes[i].mount, s->volumes[i].read_only, e);
 	guest_free(g);
 	return r;
 }
@@ -591,12 +655,13 @@ int machine_start(struct machines *ms, struct engine_start *s, const char *paren
 		return r;
 	}
 	mine.pid = m.pid;
+	mine.volumes_lost = m.volumes_lost;
 	r = write_book(dir, &m, &mine);
 	if (r < 0)
 		err_set(e, -r, "machine_dir", "cannot write the books of %s: %s", s->id,
 		        strerror(-r));
 	else
-		r = introduce(dir, &mine, e);
+		r = introduce(dir, &mine, s, e);
 	if (r < 0) {
 		machine_look(ms, s->id, &mine, NULL);
 		if (mine.end[0])
@@ -612,6 +677,33 @@ int machine_start(struct machines *ms, struct engine_start *s, const char *paren
 int machine_snapshot(struct machines *ms, const char *id, struct engine_image *ret,
                      struct engine_snapshot_info *info, struct err *e)
 {
+	return machine_snapshot_with(ms, id, NULL, NULL, ret, info, e);
+}
+
+/* Seals and, while the machine stands still, lets the caller look after its volumes. */
+static int snapshot_at_rest(struct machines *ms, struct engine_machine *m,
+                            int (*at_rest)(void *arg, const struct engine_machine *m,
+                                           struct err *e),
+                            void *arg, struct engine_image *ret, struct engine_snapshot_info *info,
+                            struct err *e)
+{
+	uint64_t since = mono_ns();
+	int r = ms->engine->snapshot_hold(ms->engine, m, ret, info, e), r2;
+
+	if (r < 0)
+		return r;
+	r = at_rest(arg, m, e);
+	r2 = ms->engine->go_on(ms->engine, m, r < 0 ? NULL : e);
+	if (info)
+		info->stop_ns = mono_ns() - since;
+	return r < 0 ? r : r2;
+}
+
+int machine_snapshot_with(struct machines *ms, const char *id,
+                          int (*at_rest)(void *arg, const struct engine_machine *m, struct err *e),
+                          void *arg, struct engine_image *ret, struct engine_snapshot_info *info,
+                          struct err *e)
+{
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
 	struct machine_info mi;
@@ -620,7 +712,8 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
 	r = adopt(ms, id, &m, &mi, e);
 	if (r < 0)
 		return r;
-	r = ms->engine->snapshot(ms->engine, &m, &image, info, e);
+	r = at_rest ? snapshot_at_rest(ms, &m, at_rest, arg, &image, info, e)
+	            : ms->engine->snapshot(ms->engine, &m, &image, info, e);
 	if (r < 0) {
 		write_book(m.dirfd, &m, &mi); /* it may have dropped layers */
 		unlinkat(m.dirfd, ENGINE_UNBOOKED, 0);

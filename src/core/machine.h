@@ -34,7 +34,8 @@ struct machine_info {
 	uint64_t created_at_ms;
 	uint64_t generation; /* 1 for a booted machine; one more than its parent's when restored */
 	bool alive;
-	char end[120]; /* why it is not alive */
+	char end[120];         /* why it is not alive */
+	uint32_t volumes_lost; /* by machine_start() only, see struct engine_machine */
 };
 
 /*
@@ -45,7 +46,9 @@ int machine_prepare(struct machines *ms, const char *id, struct err *e);
 
 /*
  * Starts a machine from an image and, when it is a restored one, tells its guest who it is now.
- * s->dirfd is not used. Returns once the agent has answered. info (may be NULL) is filled in.
+ * s->dirfd is not used. Returns once the agent has answered and mounted the volumes that have a
+ * place to be mounted; the caller keeps its fds of them, and should close them: as long as it has
+ * them open, they are in use. info (may be NULL) is filled in.
  */
 int machine_start(struct machines *ms, struct engine_start *s, const char *parent,
                   uint64_t generation, struct machine_info *info, struct err *e);
@@ -65,6 +68,19 @@ int machine_adopt(struct machines *ms, const char *id, struct engine_machine *re
 /* Seals and goes on, and keeps the books; *ret is the caller's. */
 int machine_snapshot(struct machines *ms, const char *id, struct engine_image *ret,
                      struct engine_snapshot_info *info, struct err *e);
+
+/*
+ * The same; at_rest is called while the machine stands still: what its volumes hold at that time is
+ * what belongs to *ret. Should this process end there, the machine goes on by itself.
+ */
+int machine_snapshot_with(struct machines *ms, const char *id,
+                          int (*at_rest)(void *arg, const struct engine_machine *m, struct err *e),
+                          void *arg, struct engine_image *ret, struct engine_snapshot_info *info,
+                          struct err *e);
+
+/* The file of a volume, for reading, without its lock. Caller owns *ret. */
+int machine_volume_file(struct machines *ms, const struct engine_machine *m, unsigned slot,
+                        int *ret, struct err *e);
 
 /* Ends it, if it is alive, and removes its directory. */
 int machine_remove(struct machines *ms, const char *id, struct err *e);

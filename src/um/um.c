@@ -30,9 +30,13 @@ enum {
 	STOP_TIMEOUT_MS = 10000,
 	SEAL_TIMEOUT_MS = 5000, /* gigabytes are unmapped in less */
 	PIDS_DEFAULT = 2048,
-	/* fds: fixed slots end at 336; each guest process has one, and so has each agent stream */
-	NOFILE = 336 + PIDS_DEFAULT + 256,
+	/* fds: beside the fixed slots each guest process has one, and so has each agent stream */
+	NOFILE = UM_FD_DYNAMIC + PIDS_DEFAULT + 256,
 };
+
+_Static_assert((int)UM_VOLUMES_MAX == (int)ENGINE_VOLUMES_MAX &&
+                   (int)UM_DISKS_MAX == (int)ENGINE_DISKS_MAX,
+               "core and the kernel disagree");
 
 /* Host memory a machine needs beside the guest's: page tables, stubs, the kernel's own image. The
  * guest's counts twice: what its sealed layers hold for forks, and what it wrote since. */
@@ -213,9 +217,10 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 }
 
 /* All that the machine may use, each fd with its place. */
-static int hello(struct um_packet *p, const struct engine_image *image, struct engine_machine *m,
+static int hello(struct um_packet *p, const struct engine_start *s, struct engine_machine *m,
                  int agent, int pagemap, const int *tops)
 {
+	const struct engine_image *image = s->image;
 	int r = 0;
 
 	p->msg = (struct um_msg){.magic = UM_MAGIC, .type = UM_HELLO};
@@ -237,7 +242,36 @@ static int hello(struct um_packet *p, const struct engine_image *image, struct e
 		if (r == 0 && tops[d] >= 0)
 			r = um_packet_add(p, tops[d], slot + p->msg.disk[d].layers++);
 	}
+	for (unsigned i = 0; r == 0 && i < ENGINE_VOLUMES_MAX; i++) {
+		const struct engine_volume *v = &s->volumes[i];
+
+		if (!v->size)
+			continue;
+		p->msg.volume[i] = (struct um_volume){.size = v->size, .read_only = v->read_only};
+		r = um_packet_add(p, v->fd, UM_FD_VOLUME + i);
+	}
 	return r;
+}
+
+/* The machine can do with an fd whatever the fd allows, so it must not allow more than we mean. */
+static int check_volumes(const struct engine_start *s, struct err *e)
+{
+	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++) {
+		const struct engine_volume *v = &s->volumes[i];
+		struct stat st;
+		int mode;
+
+		if (!v->size)
+			continue;
+		mode = fcntl(v->fd, F_GETFL) & O_ACCMODE;
+		if (fstat(v->fd, &st) < 0 || !S_ISREG(st.st_mode) || v->size % MAP_PAGE ||
+		    (uint64_t)st.st_size < v->size || mode != (v->read_only ? O_RDONLY : O_RDWR))
+			return err_set(e, EINVAL, "volume_unusable",
+			               "volume %zu is no file of whole 4096-byte blocks that is "
+			               "open %s",
+			               i, v->read_only ? "for reading only" : "for writing");
+	}
+	return 0;
 }
 
 static int check_image(const struct engine_image *i, struct err *e)
@@ -318,6 +352,8 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	int r;
 
 	r = check_image(s->image, e);
+	if (r == 0)
+		r = check_volumes(s, e);
 	if (r < 0)
 		return r;
 	if (strlen(s->id) > ENGINE_ID_MAX)
@@ -351,7 +387,7 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	pagemap = open_pagemap(m.pid);
 	r = pagemap < 0 ? pagemap : sock_connect(s->dirfd, "control", SOCK_SEQPACKET, &m.control);
 	if (r == 0)
-		r = hello(&p, s->image, &m, agent, pagemap, tops);
+		r = hello(&p, s, &m, agent, pagemap, tops);
 	if (r == 0)
 		r = um_call(m.control, m.pidfd, &p, START_TIMEOUT_MS, &answer);
 	if (r == 0 && answer.type != UM_READY)
@@ -364,6 +400,12 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 		        r == -ESRCH ? "its kernel ended" : strerror(-r), why);
 		goto out;
 	}
+	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++) {
+		m.volumes[i] = s->volumes[i];
+		m.volumes[i].fd = -1;
+		m.volumes[i].mount = NULL;
+	}
+	m.volumes_lost = answer.arg[UM_READY_LOST] & ((1u << ENGINE_VOLUMES_MAX) - 1);
 	*ret = m;
 	m = (struct engine_machine)ENGINE_MACHINE_EMPTY;
 out:
@@ -562,8 +604,8 @@ static void give_up(struct engine_machine *m, const struct snapshot_work *w, con
 	}
 }
 
-static int um_snapshot(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
-                       struct engine_snapshot_info *info, struct err *e)
+static int take_snapshot(struct engine_machine *m, bool hold, struct engine_image *ret,
+                         struct engine_snapshot_info *info, struct err *e)
 {
 	AUTO(work_fini)
 	struct snapshot_work w = {.map = -1,
@@ -577,6 +619,7 @@ static int um_snapshot(struct engine *engine, struct engine_machine *m, struct e
 	int r;
 
 	r = prepare_snapshot(m, &w);
+	w.p.msg.arg[UM_SNAPSHOT_HOLD] = hold;
 	if (r == 0)
 		r = um_call(m->control, m->pidfd, &w.p, CALL_TIMEOUT_MS, &a);
 	if (r == 0)
@@ -629,6 +672,27 @@ static int simple_call(struct engine_machine *m, enum um_type type, struct um_ms
 		               "machine %s does not answer: %s", m->id,
 		               r == -ESRCH ? "it has ended" : strerror(-r));
 	return 0;
+}
+
+static int um_snapshot(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
+                       struct engine_snapshot_info *info, struct err *e)
+{
+	return take_snapshot(m, false, ret, info, e);
+}
+
+static int um_snapshot_hold(struct engine *engine, struct engine_machine *m,
+                            struct engine_image *ret, struct engine_snapshot_info *info,
+                            struct err *e)
+{
+	return take_snapshot(m, true, ret, info, e);
+}
+
+/* Whatever it is asked next lets it go on. */
+static int um_go_on(struct engine *engine, struct engine_machine *m, struct err *e)
+{
+	struct um_msg a;
+
+	return simple_call(m, UM_PING, &a, e);
 }
 
 static int um_unbooked(struct engine *engine, int dirfd, int disk, uint64_t pages, struct map *ret)
@@ -742,12 +806,15 @@ int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *
 	    .isolation = "user-mode-kernel",
 	    .memory_slot = UM_FD_LAYER,
 	    .disk_slot = UM_FD_DISK,
+	    .volume_slot = UM_FD_VOLUME,
 	    .prepare = um_prepare,
 	    .forget = um_forget,
 	    .start = um_start,
 	    .unbooked = um_unbooked,
 	    .adopt = um_adopt,
 	    .snapshot = um_snapshot,
+	    .snapshot_hold = um_snapshot_hold,
+	    .go_on = um_go_on,
 	    .pause = um_pause,
 	    .resume = um_resume,
 	    .stats = um_stats,

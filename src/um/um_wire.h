@@ -18,7 +18,10 @@ enum {
 	UM_LAYERS_MAX = 64,
 	UM_FD_DISK = 80,
 	UM_DISKS_MAX = 4,
-	UM_TO_STATE = 1000, /* snapshot: files to fill, not slots */
+	UM_FD_VOLUME = UM_FD_DISK + UM_DISKS_MAX * UM_LAYERS_MAX, /* + volume */
+	UM_VOLUMES_MAX = 6,
+	UM_FD_DYNAMIC = UM_FD_VOLUME + UM_VOLUMES_MAX, /* what a machine opens by itself */
+	UM_TO_STATE = 1000,                            /* snapshot: files to fill, not slots */
 	UM_TO_MAP = 1001,
 	UM_TOP_RO = 1002,   /* snapshot: the present top, read-only from now on */
 	UM_DISK_RO = 1010,  /* + disk: the same for its top */
@@ -43,14 +46,32 @@ struct um_disk {
 	uint32_t read_only;
 };
 
+/* A file that is used in place. Size 0: none. */
+struct um_volume {
+	uint64_t size;
+	uint32_t read_only;
+	uint32_t reserved;
+};
+
 struct um_msg {
 	uint32_t magic;
 	uint32_t type;
 	uint64_t arg[8];
 	struct um_disk disk[UM_DISKS_MAX];
+	struct um_volume volume[UM_VOLUMES_MAX]; /* UM_HELLO */
 	uint32_t nr_disks;
 	uint32_t nr_fds;
 	uint16_t slot[UM_FDS_MAX];
+};
+
+/* arg[] of UM_READY: volumes it was saved with and has no file for, one bit each */
+enum {
+	UM_READY_LOST = 1,
+};
+
+/* arg[] of UM_SNAPSHOT: stand still until the next request, or the end of the connection */
+enum {
+	UM_SNAPSHOT_HOLD,
 };
 
 /* arg[] of the answer to UM_SNAPSHOT. Old layers that are still needed, one bit each. */

@@ -1,5 +1,6 @@
 /*
- * core/engine.h: images own what they name, also when memory runs out half way.
+ * core/engine.h: images own what they name, also when memory runs out half way; volumes are opened
+ * by one writer or by readers, and cloned with their holes.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -8,7 +9,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -135,6 +140,92 @@ static void a_half_built_machine_can_be_released(void **state)
 	engine_machine_fini(&m);
 }
 
+/* A file that is there only for as long as its fd is open; path leads to it. */
+static int temp_file(off_t size, char path[64])
+{
+	char name[] = "/tmp/panda-volume-XXXXXX";
+	int fd = mkstemp(name);
+
+	assert_true(fd >= 0);
+	unlink(name);
+	assert_int_equal(ftruncate(fd, size), 0);
+	snprintf(path, 64, "/proc/self/fd/%d", fd);
+	return fd;
+}
+
+static void a_volume_has_one_writer_or_any_number_of_readers(void **state)
+{
+	struct engine_volume a, b = {.fd = -1}, c = {.fd = -1};
+	struct err e = {0};
+	char path[64];
+	autoclose int fd = temp_file(8 * MAP_PAGE, path);
+	int before = open_fds();
+
+	assert_int_equal(engine_volume_open(path, false, &a, &e), 0);
+	assert_int_equal(a.size, 8 * MAP_PAGE);
+	assert_false(a.read_only);
+	assert_int_equal(fcntl(a.fd, F_GETFL) & O_ACCMODE, O_RDWR);
+	assert_int_equal(engine_volume_open(path, false, &b, &e), -EBUSY);
+	assert_string_equal(e.kind, "volume_busy");
+	assert_int_equal(engine_volume_open(path, true, &b, &e), -EBUSY);
+	assert_int_equal(b.size, 0);
+	engine_volume_close(&a);
+	assert_int_equal(engine_volume_open(path, true, &a, &e), 0);
+	assert_int_equal(fcntl(a.fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+	assert_int_equal(engine_volume_open(path, true, &b, &e), 0);
+	assert_true(a.dev == b.dev && a.ino == b.ino);
+	assert_int_equal(engine_volume_open(path, false, &c, &e), -EBUSY);
+	engine_volume_close(&a);
+	engine_volume_close(&a); /* one that is closed, or never was open */
+	engine_volume_close(&b);
+	engine_volume_close(&c);
+	assert_int_equal(open_fds(), before);
+}
+
+static void what_is_no_file_of_whole_blocks_is_no_volume(void **state)
+{
+	struct engine_volume v = {.fd = -1};
+	struct err e = {0};
+	char path[64];
+	autoclose int fd = temp_file(0, path);
+	int before = open_fds();
+
+	assert_int_equal(engine_volume_open("/nowhere/at/all", false, &v, &e), -ENOENT);
+	assert_string_equal(e.kind, "volume_missing");
+	assert_int_equal(engine_volume_open("/", true, &v, &e), -EINVAL);
+	assert_int_equal(engine_volume_open("/dev/null", false, &v, &e), -EINVAL);
+	assert_int_equal(engine_volume_open(path, false, &v, &e), -EINVAL);
+	assert_int_equal(ftruncate(fd, MAP_PAGE + 1), 0);
+	assert_int_equal(engine_volume_open(path, false, &v, &e), -EINVAL);
+	assert_string_equal(e.kind, "volume_unusable");
+	assert_int_equal(v.size, 0);
+	assert_int_equal(open_fds(), before);
+}
+
+static void a_clone_has_the_same_bytes_and_the_same_holes(void **state)
+{
+	const off_t size = 64 << 20;
+	char path[64], a[5000], b[5000];
+	autoclose int from = temp_file(size, path), to = temp_file(0, path);
+	struct stat st;
+
+	memset(a, 'v', sizeof(a));
+	assert_int_equal(pwrite(from, a, sizeof(a), 40 << 20), sizeof(a));
+	assert_int_equal(pwrite(from, a, 1, size - 1), 1);
+	assert_int_equal(engine_volume_clone(from, to), 0);
+	assert_int_equal(fstat(to, &st), 0);
+	assert_int_equal(st.st_size, size);
+	assert_true(st.st_blocks * 512 < 1 << 20);
+	assert_int_equal(pread(to, b, sizeof(b), 40 << 20), sizeof(b));
+	assert_memory_equal(a, b, sizeof(a));
+	assert_int_equal(pread(to, b, 2, size - 2), 2);
+	assert_memory_equal(b, "\0v", 2);
+	/* From then on they are two. */
+	assert_int_equal(pwrite(from, "x", 1, 0), 1);
+	assert_int_equal(pread(to, b, 1, 0), 1);
+	assert_int_equal(b[0], 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -142,6 +233,9 @@ int main(void)
 	    cmocka_unit_test(an_image_that_never_ran_has_no_state_to_copy),
 	    cmocka_unit_test(a_copy_that_fails_leaves_nothing),
 	    cmocka_unit_test(a_half_built_machine_can_be_released),
+	    cmocka_unit_test(a_volume_has_one_writer_or_any_number_of_readers),
+	    cmocka_unit_test(what_is_no_file_of_whole_blocks_is_no_volume),
+	    cmocka_unit_test(a_clone_has_the_same_bytes_and_the_same_holes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

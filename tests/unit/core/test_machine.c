@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,7 +23,7 @@
 #include "base/io.h"
 #include "core/machine.h"
 
-enum { PAGES = 16, MEMORY_SLOT = 300, DISK_SLOT = 400 };
+enum { PAGES = 16, MEMORY_SLOT = 300, DISK_SLOT = 400, VOLUME_SLOT = 500 };
 
 struct counting_engine {
 	struct engine engine;
@@ -30,6 +31,7 @@ struct counting_engine {
 	pid_t stopped_pid;
 	struct layer *next; /* what the next snapshot seals */
 	bool snapshot_fails;
+	bool held; /* it stands still */
 };
 
 static int take_up(struct engine *engine, const char *id, int dirfd, pid_t pid,
@@ -56,6 +58,28 @@ static int seal(struct engine *engine, struct engine_machine *m, struct engine_i
 		return err_set(e, EIO, "snapshot_failed", "no");
 	assert_int_equal(set_push(&m->image.memory, c->next), 0);
 	return engine_image_copy(&m->image, ret);
+}
+
+static int seal_and_hold(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
+                         struct engine_snapshot_info *info, struct err *e)
+{
+	int r = seal(engine, m, ret, info, e);
+
+	((struct counting_engine *)engine)->held = r == 0;
+	return r;
+}
+
+static int go_on(struct engine *engine, struct engine_machine *m, struct err *e)
+{
+	struct counting_engine *c = (struct counting_engine *)engine;
+
+	assert_true(c->held);
+	c->held = false;
+	return 0;
+}
+
+static void forget(struct engine *engine, const char *id)
+{
 }
 
 static int end(struct engine *engine, const char *id, pid_t pid, struct err *e)
@@ -100,10 +124,14 @@ static int setup(void **state)
 	w->engine.engine = (struct engine){.name = "counting",
 	                                   .memory_slot = MEMORY_SLOT,
 	                                   .disk_slot = DISK_SLOT,
+	                                   .volume_slot = VOLUME_SLOT,
+	                                   .forget = forget,
 	                                   .start = refuse,
 	                                   .unbooked = nothing_unbooked,
 	                                   .adopt = take_up,
 	                                   .snapshot = seal,
+	                                   .snapshot_hold = seal_and_hold,
+	                                   .go_on = go_on,
 	                                   .why_ended = no_idea,
 	                                   .stop = end};
 	snprintf(w->run, sizeof(w->run), "/tmp/panda-machine-XXXXXX");
@@ -430,6 +458,106 @@ static void a_snapshot_that_fails_changes_no_book(void **state)
 	assert_memory_equal(&before, &after, sizeof(before));
 }
 
+/* The book of a machine with volumes in slots 2 (this file) and 99 (which there is not). */
+static void write_with_volume(struct world *w, int fd)
+{
+	struct stat st;
+	char text[600];
+
+	assert_int_equal(fstat(fd, &st), 0);
+	snprintf(text, sizeof(text),
+	         "{\"id\": \"m\", \"parent\": \"\", \"pid\": %d, \"start_time\": %llu,"
+	         " \"memory_size\": %u, \"memory\": [], \"disks\": [], \"volumes\": ["
+	         "{\"slot\": 2, \"size\": 8192, \"read_only\": true, \"dev\": %llu, \"ino\": %llu},"
+	         " {\"slot\": 99, \"size\": 8192}, 7]}",
+	         (int)getpid(), own_start_time(), PAGES * MAP_PAGE, (unsigned long long)st.st_dev,
+	         (unsigned long long)st.st_ino);
+	close(write_text(w, "m", text));
+}
+
+static void volumes_are_booked_and_another_file_in_their_place_is_refused(void **state)
+{
+	struct world *w = *state;
+	struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	struct engine_image image = ENGINE_IMAGE_EMPTY;
+	autoclose int file = memfd_create("volume", MFD_CLOEXEC), got = -1;
+	autoclose int other = memfd_create("volume", MFD_CLOEXEC);
+	struct err e = {0};
+
+	write_with_volume(w, file);
+	assert_true(dup2(file, VOLUME_SLOT + 2) == VOLUME_SLOT + 2);
+	/* A snapshot writes the book anew. */
+	w->engine.next = new_layer(3);
+	assert_int_equal(machine_snapshot(&w->ms, "m", &image, NULL, &e), 0);
+	assert_true(dup2(w->engine.next->fd, MEMORY_SLOT) == MEMORY_SLOT);
+	engine_image_fini(&image);
+	assert_int_equal(machine_adopt(&w->ms, "m", &m, &e), 0);
+	assert_int_equal(m.volumes[2].size, 8192);
+	assert_true(m.volumes[2].read_only);
+	assert_int_equal(m.volumes[0].size, 0);
+	assert_int_equal(machine_volume_file(&w->ms, &m, 2, &got, &e), 0);
+	assert_int_equal(fcntl(got, F_GETFL) & O_ACCMODE, O_RDONLY);
+	assert_int_equal(machine_volume_file(&w->ms, &m, 0, &got, &e), -ENOENT);
+	assert_int_equal(machine_volume_file(&w->ms, &m, 99, &got, &e), -ENOENT);
+	assert_true(dup2(other, VOLUME_SLOT + 2) == VOLUME_SLOT + 2);
+	assert_int_equal(machine_volume_file(&w->ms, &m, 2, &got, &e), -EBADMSG);
+	close(VOLUME_SLOT + 2);
+	assert_true(machine_volume_file(&w->ms, &m, 2, &got, &e) < 0);
+	engine_machine_fini(&m);
+	close(MEMORY_SLOT);
+	layer_unref(w->engine.next);
+}
+
+struct rest {
+	struct world *w;
+	int calls, answer;
+};
+
+static int at_rest(void *arg, const struct engine_machine *m, struct err *e)
+{
+	struct rest *r = arg;
+
+	assert_true(r->w->engine.held);
+	r->calls++;
+	return r->answer ? err_set(e, -r->answer, "no_copy", "no room") : 0;
+}
+
+static void volumes_are_looked_after_while_the_machine_stands_still(void **state)
+{
+	struct world *w = *state;
+	struct engine_image image = ENGINE_IMAGE_EMPTY;
+	struct rest rest = {.w = w};
+	struct err e = {0};
+
+	write_alive(w, "m", (long long)own_start_time());
+	w->engine.next = new_layer(3);
+	assert_int_equal(machine_snapshot_with(&w->ms, "m", at_rest, &rest, &image, NULL, &e), 0);
+	assert_int_equal(rest.calls, 1);
+	assert_false(w->engine.held);
+	assert_int_equal(image.memory.n, 1);
+	engine_image_fini(&image);
+
+	/* A copy that fails gives no image; the machine goes on, and what was sealed is booked. */
+	assert_true(dup2(w->engine.next->fd, MEMORY_SLOT) == MEMORY_SLOT);
+	layer_unref(w->engine.next);
+	w->engine.next = new_layer(5);
+	rest.answer = -ENOSPC;
+	assert_int_equal(machine_snapshot_with(&w->ms, "m", at_rest, &rest, &image, NULL, &e),
+	                 -ENOSPC);
+	assert_string_equal(e.kind, "no_copy");
+	assert_null(image.memory.at);
+	assert_false(w->engine.held);
+	assert_true(dup2(w->engine.next->fd, MEMORY_SLOT + 1) == MEMORY_SLOT + 1);
+	rest.answer = 0;
+	w->engine.snapshot_fails = true;
+	assert_int_equal(machine_snapshot_with(&w->ms, "m", at_rest, &rest, &image, NULL, &e),
+	                 -EIO);
+	assert_int_equal(rest.calls, 2);
+	close(MEMORY_SLOT);
+	close(MEMORY_SLOT + 1);
+	layer_unref(w->engine.next);
+}
+
 static void a_start_that_fails_leaves_no_directory(void **state)
 {
 	struct world *w = *state;
@@ -482,6 +610,8 @@ int main(void)
 	    WITH_WORLD(another_file_in_the_place_of_a_layer_is_refused),
 	    WITH_WORLD(a_broken_map_file_is_refused),
 	    WITH_WORLD(a_snapshot_that_fails_changes_no_book),
+	    WITH_WORLD(volumes_are_booked_and_another_file_in_their_place_is_refused),
+	    WITH_WORLD(volumes_are_looked_after_while_the_machine_stands_still),
 	    WITH_WORLD(a_start_that_fails_leaves_no_directory),
 	    WITH_WORLD(all_machines_are_listed_and_nothing_else),
 	};
