@@ -147,3 +147,6 @@ bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e);
 int metadata_parse(const json_t *body, json_t **ret, struct err *e);
 /* The caller's sandboxes that this query wants. */
 json_t *sandboxes_json(struct call *c, const char *query);
+json_t *templates_json(struct call *c);
+/* RFC 3339 in UTC, or Unix seconds. False: neither. */
+bool parse_since(const char *text, uint64_t *ret_ms);

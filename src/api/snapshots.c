@@ -1,0 +1,87 @@
+/*
+ * api/snapshots.c - moments of sandboxes, kept
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+
+static json_t *show(const struct host_snapshot *s)
+{
+	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:o, s:s, s:s, s:s}", "id", s->id, "sandbox_id",
+	                 s->sandbox_id, "name", s->name, "template", s->template, "size_bytes",
+	                 (json_int_t)s->size_bytes, "created_at", show_time(s->created_ms),
+	                 "mem_path", "", "state_path", "", "workspace", s->tenant);
+}
+
+static void taken(void *arg, const struct err *e, const struct host_snapshot *s)
+{
+	struct call *c = arg;
+
+	if (e)
+		call_error(c, e);
+	else
+		call_json(c, 201, show(s));
+	call_drop(c);
+}
+
+void snapshot_create(struct call *c)
+{
+	const char *name;
+
+	if (!call_str(c, "name", "", &name))
+		return;
+	if (strlen(name) > SNAPSHOT_NAME_MAX) {
+		call_fail(c, EINVAL, "bad_request", "field 'name' is longer than %d bytes",
+		          SNAPSHOT_NAME_MAX);
+		return;
+	}
+	host_snapshot(c->host, c->sb, name, &c->quota, taken, call_hold(c));
+}
+
+static bool add(void *arg, const struct host_snapshot *s)
+{
+	return json_array_append_new(arg, show(s)) == 0;
+}
+
+void snapshot_list(struct call *c)
+{
+	char *of = call_query(c, "sandbox_id");
+	json_t *list = json_array();
+	struct err e;
+
+	if (host_snapshots(c->host, c->tenant, of, add, list, &e) < 0)
+		call_error(c, &e);
+	else
+		call_json(c, 200, json_pack("{s:O}", "snapshots", list));
+	json_decref(list);
+	free(of);
+}
+
+void snapshot_get(struct call *c)
+{
+	struct host_snapshot s;
+	struct err e;
+
+	if (host_snapshot_get(c->host, c->tenant, c->param[0], &s, &e) < 0)
+		call_error(c, &e);
+	else
+		call_json(c, 200, show(&s));
+}
+
+static void removed(void *arg, const struct err *e, struct sandbox *sb)
+{
+	struct call *c = arg;
+
+	(void)sb;
+	if (e)
+		call_error(c, e);
+	else
+		call_empty(c, 204);
+	call_drop(c);
+}
+
+void snapshot_remove(struct call *c)
+{
+	host_snapshot_delete(c->host, c->tenant, c->param[0], removed, call_hold(c));
+}
