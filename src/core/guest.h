@@ -50,7 +50,7 @@ int guest_fd(const struct guest *g);
 uint32_t guest_events(const struct guest *g); /* what to poll for, in epoll's words */
 /* 0, or an errno value once the connection is over: then a call did not end by the guest's word. */
 int guest_dead(const struct guest *g);
-bool guest_idle(const struct guest *g);       /* no call is open */
+bool guest_idle(const struct guest *g); /* no call is open */
 
 /* Reads once, runs callbacks, writes what is pending. -errno once the connection is dead. */
 int guest_dispatch(struct guest *g, uint32_t events);

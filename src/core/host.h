@@ -20,6 +20,7 @@ struct volumes;
 
 struct host_config {
 	const char *run_dir, *data_dir;
+	const char *upper_image; /* an empty file system: what machines write on */
 	unsigned threads;        /* for what blocks; 0: 8 */
 	unsigned sandboxes_max;  /* 0: 4096 */
 	uint64_t memory_reserve; /* bytes of MemAvailable that creates leave alone; 0: 1 GiB */
@@ -103,6 +104,7 @@ struct host_snapshot {
 	char id[SANDBOX_ID + 1], tenant[TENANT_MAX + 1], sandbox_id[SANDBOX_ID + 1];
 	char name[SNAPSHOT_NAME_MAX + 1], template[TEMPLATE_NAME_MAX + 1];
 	uint64_t created_ms, size_bytes;
+	uint64_t generation; /* of the machine it was taken from */
 };
 
 void host_snapshot(struct host *h, struct sandbox *sb, const char *name, const struct quota *quota,

@@ -33,6 +33,9 @@ void templates_close(struct templates *ts);
 /* Reads the directory again: files that came, changed or went. */
 int templates_reload(struct templates *ts, struct err *e);
 
+/* Is this snapshot the bake of a template as it is now? */
+bool templates_own(struct templates *ts, const char *bake);
+
 /* By name or alias, as this tenant sees it. The error names those there are. */
 struct template *template_find(struct templates *ts, const char *tenant, const char *name,
                                struct err *e);

@@ -1,0 +1,634 @@
+/*
+ * core/fork.c - one moment of a sandbox, kept: as running children, or on disk
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "core/host_internal.h"
+
+enum {
+	FORK_MAX = 64, /* children of one call; the API has a limit of its own */
+};
+
+/* --- children --------------------------------------------------------------------------------- */
+
+struct fork {
+	struct op op;
+	struct host *host;
+	void (*done)(void *arg, const struct err *e, struct host_forked *f);
+	void *arg;
+	char parent[SANDBOX_ID + 1], tenant[TENANT_MAX + 1];
+	json_t *volumes;
+	struct volume_sources *sources; /* NULL: no volume to be copied */
+	struct engine_image image;
+	struct child {
+		struct op op; /* keeps others from the child until it runs */
+		struct fork *fork;
+		struct sandbox *sb;
+		struct start_job job;
+	} * children;
+	size_t count, left;
+	struct host_forked result;
+	uint64_t asked_ns, stop_ns;
+	int r;
+	struct err err;
+};
+
+static void fork_free(struct fork *f)
+{
+	engine_image_fini(&f->image);
+	for (size_t i = 0; f->children && i < f->count; i++)
+		start_job_fini(&f->children[i].job);
+	json_decref(f->volumes);
+	free(f->sources);
+	free(f->children);
+	free(f->result.children);
+	free(f->result.errors);
+	free(f);
+}
+
+/* A child that came to nothing. */
+static void undo_child(struct fork *f, size_t i, const struct err *e)
+{
+	struct sandbox *sb = f->children[i].sb;
+
+	f->result.errors[i] = *e;
+	f->result.children[i] = NULL;
+	f->children[i].sb = NULL;
+	volume_drop_clones(f->host, sb->id);
+	if (f->children[i].job.prepared && f->children[i].job.r == 0)
+		machine_remove(&f->host->machines, sb->id, NULL);
+	record_delete(sb, NULL);
+	sb->state = SANDBOX_KILLING;
+	op_end(&f->children[i].op);
+}
+
+/* The child's own operation is to wait for us. */
+static void child_begin(struct op *op)
+{
+}
+
+static void fork_over(struct fork *f)
+{
+	const struct err *first = NULL;
+	struct host *h = f->host;
+	size_t ok = 0;
+
+	for (size_t i = 0; i < f->count; i++)
+		if (f->result.children[i])
+			ok++;
+		else if (!first)
+			first = &f->result.errors[i];
+	if (ok)
+		event_emit(&h->events, f->tenant, f->parent, "sandbox.forked",
+		           json_pack("{s:I, s:f, s:f}", "children", (json_int_t)ok, "stop_ms",
+		                     (double)f->stop_ns / 1e6, "took_ms",
+		                     (double)(mono_ns() - f->asked_ns) / 1e6));
+	h->stats.forks += ok;
+	f->done(f->arg, ok ? NULL : first, &f->result);
+	fork_free(f);
+	host_fill_spare(h);
+}
+
+static void child_work(void *arg)
+{
+	struct child *c = arg;
+
+	start_job_run(&c->job);
+	fault_at("fork.started");
+}
+
+static void child_done(void *arg)
+{
+	struct child *c = arg;
+	struct fork *f = c->fork;
+	struct sandbox *sb = c->sb;
+	size_t i = (size_t)(c - f->children);
+	struct err e = c->job.err;
+	int r = c->job.r;
+
+	if (r == 0) {
+		sb->generation = c->job.generation;
+		sb->boot_ms = (unsigned)((mono_ns() - f->asked_ns + 999999) / 1000000);
+		r = sandbox_watch(sb, c->job.pid);
+		if (r < 0)
+			err_set(&e, -r, "machine_gone", "machine %s ended at once", sb->id);
+		else
+			r = sandbox_enter(sb, SANDBOX_RUNNING, &e);
+		if (r < 0) {
+			sandbox_unwatch(sb);
+			machine_remove(&f->host->machines, sb->id, NULL);
+			c->job.prepared = false;
+		}
+	}
+	if (r < 0) {
+		undo_child(f, i, &e);
+	} else {
+		event_emit(&f->host->events, sb->tenant, sb->id, "sandbox.running",
+		           json_pack("{s:i, s:s, s:s, s:i, s:s, s:s}", "pid", (int)sb->pid, "ip",
+		                     "", "template", sb->spec.template, "boot_ms", (int)sb->boot_ms,
+		                     "boot_mode", "fork", "parent_id", sb->parent));
+		log_info("sandbox forked sandbox=%s parent=%s boot_ms=%u", sb->id, sb->parent,
+		         sb->boot_ms);
+		op_end(&c->op);
+	}
+	if (--f->left == 0)
+		fork_over(f);
+}
+
+/* What is in no layer is copied for the children while the parent stands still. */
+static int clone_volumes(void *arg, const struct engine_machine *m, struct err *e)
+{
+	struct fork *f = arg;
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < f->count; i++)
+		r = volume_clone_all(f->host, f->sources, f->children[i].job.id, e);
+	return r;
+}
+
+static void seal_work(void *arg)
+{
+	struct fork *f = arg;
+	struct machines *ms = &f->host->machines;
+	struct engine_snapshot_info info = {0};
+
+	f->r = f->sources ? machine_snapshot_with(ms, f->parent, clone_volumes, f, &f->image, &info,
+	                                          &f->err)
+	                  : machine_snapshot(ms, f->parent, &f->image, &info, &f->err);
+	f->stop_ns = info.stop_ns;
+	fault_at("fork.sealed");
+}
+
+static void seal_done(void *arg)
+{
+	struct fork *f = arg;
+	struct host *h = f->host;
+	struct sandbox *parent = f->op.sb;
+	uint64_t generation = parent->generation + 1;
+
+	host_touch(h, parent);
+	op_end(&f->op); /* the parent is free for others; its children start beside it */
+	f->left = f->count;
+	for (size_t i = 0; i < f->count; i++) {
+		struct child *c = &f->children[i];
+		int r = f->r;
+
+		c->job.err = f->err;
+		c->job.generation = generation;
+		if (r == 0 && engine_image_copy(&f->image, &c->job.image) < 0)
+			r = err_set(&c->job.err, ENOMEM, "no_memory", "no memory");
+		if (r == 0)
+			r = volume_open_all(h, f->tenant, f->volumes, c->job.id, false,
+			                    c->job.volumes, &c->job.err);
+		if (r == 0 && pool_submit(h->pool, child_work, child_done, c) < 0)
+			r = err_set(&c->job.err, ENOMEM, "no_memory", "no memory");
+		if (r < 0) {
+			struct err e = c->job.err;
+
+			c->job.r = 0; /* nothing was started */
+			undo_child(f, i, &e);
+			f->left--;
+		}
+	}
+	if (f->left == 0)
+		fork_over(f);
+}
+
+static void fork_begin(struct op *op)
+{
+	struct fork *f = (struct fork *)op;
+	struct err e;
+
+	if (sandbox_need_running(op->sb, &e) < 0) {
+		f->r = -e.code;
+		f->err = e;
+		seal_done(f);
+		return;
+	}
+	fault_at("fork.recorded");
+	if (json_array_size(f->volumes)) {
+		f->sources = malloc(sizeof(*f->sources));
+		f->r = f->sources ? volume_sources(f->host, op->sb, f->sources, &f->err)
+		                  : err_set(&f->err, ENOMEM, "no_memory", "no memory");
+		if (f->r < 0) {
+			seal_done(f);
+			return;
+		}
+	}
+	if (pool_submit(f->host->pool, seal_work, seal_done, f) < 0) {
+		f->r = err_set(&f->err, ENOMEM, "no_memory", "no memory");
+		seal_done(f);
+	}
+}
+
+/* Its spec is the parent's; who it comes from stands in its metadata, as clients know it. */
+static struct sandbox *make_child(struct host *h, const struct sandbox *parent,
+                                  const json_t *metadata, const char *tree, size_t index,
+                                  bool *ret_prepared)
+{
+	struct sandbox *sb = sandbox_new(h, parent->tenant, &parent->spec);
+	json_t *m;
+
+	if (!sb)
+		return NULL;
+	if (!sb->spec.metadata)
+		sb->spec.metadata = json_object();
+	m = sb->spec.metadata;
+	if (metadata)
+		json_object_update(m, (json_t *)metadata);
+	json_object_set_new(m, "parent_id", json_string(parent->id));
+	json_object_set_new(m, "forked_from", json_string(parent->id));
+	if (tree) {
+		json_object_set_new(m, "fork_tree_id", json_string(tree));
+		json_object_set_new(m, "fork_tree_role", json_string("child"));
+		json_object_set_new(m, "fork_parent_id", json_string(parent->id));
+		json_object_set_new(m, "fork_index", json_sprintf("%zu", index));
+		snprintf(sb->tree, sizeof(sb->tree), "%s", tree);
+	}
+	memcpy(sb->parent, parent->id, sizeof(parent->id));
+	sb->cpu = parent->cpu;
+	sb->memory_mb = parent->memory_mb;
+	sb->disk_gb = parent->disk_gb;
+	sb->runner = parent->runner;
+	sb->boot_mode = "fork";
+	sb->state = SANDBOX_CREATING;
+	sb->generation = parent->generation;
+	host_take_id(h, sb->id, ret_prepared);
+	return sb;
+}
+
+static int make_children(struct fork *f, const struct sandbox *parent, const json_t *metadata,
+                         const char *tree, struct err *e)
+{
+	struct host *h = f->host;
+	size_t made = 0;
+	int r = db_begin(h->db, e);
+
+	for (size_t i = 0; r == 0 && i < f->count; i++) {
+		struct child *c = &f->children[i];
+
+		c->fork = f;
+		c->job.host = h;
+		c->job.image.state = -1;
+		c->job.parent = f->parent;
+		for (size_t v = 0; v < ENGINE_VOLUMES_MAX; v++)
+			c->job.volumes[v].fd = -1;
+		c->sb = make_child(h, parent, metadata, tree, i, &c->job.prepared);
+		if (!c->sb || host_add(h, c->sb) < 0) {
+			r = err_set(e, ENOMEM, "no_memory", "no memory");
+			if (c->sb)
+				host_drop(h, c->sb);
+			break;
+		}
+		made++;
+		memcpy(c->job.id, c->sb->id, sizeof(c->sb->id));
+		f->result.children[i] = c->sb;
+		r = record_insert(c->sb, e);
+	}
+	if (r == 0)
+		r = db_commit(h->db, e);
+	for (size_t i = 0; r == 0 && i < f->count; i++) {
+		f->children[i].op.begin = child_begin;
+		op_queue(f->children[i].sb, &f->children[i].op);
+	}
+	if (r < 0) {
+		db_rollback(h->db);
+		for (size_t i = 0; i < made; i++) {
+			if (f->children[i].job.prepared)
+				machine_remove(&h->machines, f->children[i].sb->id, NULL);
+			host_drop(h, f->children[i].sb);
+		}
+	}
+	return r;
+}
+
+void host_fork(struct host *h, struct sandbox *sb, size_t count, const json_t *metadata,
+               const char *tree, const struct quota *quota,
+               void (*done)(void *arg, const struct err *e, struct host_forked *f), void *arg)
+{
+	struct fork *f = calloc(1, sizeof(*f));
+	struct err e;
+	int r = 0;
+
+	if (!f || count == 0 || count > FORK_MAX) {
+		err_set(&e, f ? EINVAL : ENOMEM, f ? "bad_request" : "no_memory",
+		        "1 to %d children can be forked at a time", FORK_MAX);
+		free(f);
+		done(arg, &e, NULL);
+		return;
+	}
+	*f = (struct fork){.host = h,
+	                   .done = done,
+	                   .arg = arg,
+	                   .count = count,
+	                   .image = ENGINE_IMAGE_EMPTY,
+	                   .volumes = json_incref(sb->spec.volumes),
+	                   .asked_ns = mono_ns(),
+	                   .op.begin = fork_begin};
+	memcpy(f->parent, sb->id, sizeof(f->parent));
+	memcpy(f->tenant, sb->tenant, sizeof(f->tenant));
+	uuid_new(f->result.snapshot_id);
+	f->result.count = count;
+	f->children = calloc(count, sizeof(*f->children));
+	f->result.children = calloc(count, sizeof(struct sandbox *));
+	f->result.errors = calloc(count, sizeof(struct err));
+	if (!f->children || !f->result.children || !f->result.errors)
+		r = err_set(&e, ENOMEM, "no_memory", "no memory");
+	if (r == 0 && sb->state != SANDBOX_HIBERNATED)
+		r = sandbox_need_running(sb, &e);
+	if (r == 0)
+		r = host_admit(h, sb->tenant, count, sb->memory_mb, quota, &e);
+	if (r == 0)
+		r = make_children(f, sb, metadata, tree, &e);
+	if (r < 0) {
+		done(arg, &e, NULL);
+		fork_free(f);
+		return;
+	}
+	/* A sleeping parent wakes up first; should it not, the children find out. */
+	if (sb->state == SANDBOX_HIBERNATED)
+		host_wake(h, sb, NULL, NULL);
+	op_queue(sb, &f->op);
+}
+
+/* --- snapshots -------------------------------------------------------------------------------- */
+
+struct snap {
+	struct op op;
+	struct host *host;
+	void (*done)(void *arg, const struct err *e, const struct host_snapshot *s);
+	void *arg;
+	struct host_snapshot s;
+	int r;
+	struct err err;
+};
+
+static json_t *snap_doc(const struct host_snapshot *s)
+{
+	return json_pack("{s:s, s:s, s:I, s:I}", "name", s->name, "template", s->template,
+	                 "size_bytes", (json_int_t)s->size_bytes, "generation",
+	                 (json_int_t)s->generation);
+}
+
+static uint64_t image_bytes(const struct engine_image *i)
+{
+	uint64_t n = 0;
+
+	for (size_t k = 0; k < i->memory.n; k++)
+		n += map_pages(&i->memory.at[k]->map);
+	for (size_t d = 0; d < i->ndisks; d++)
+		for (size_t k = 0; !i->disks[d].read_only && k < i->disks[d].layers.n; k++)
+			n += map_pages(&i->disks[d].layers.at[k]->map);
+	return n * MAP_PAGE;
+}
+
+static void snap_work(void *arg)
+{
+	struct snap *s = arg;
+	struct host *h = s->host;
+	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
+
+	s->r = machine_snapshot(&h->machines, s->s.sandbox_id, &image, NULL, &s->err);
+	fault_at("snapshot.sealed");
+	if (s->r == 0) {
+		s->s.size_bytes = image_bytes(&image);
+		s->r = machine_save(&h->machines, &image, &h->store, s->s.id, s->s.sandbox_id,
+		                    &s->err);
+	}
+	fault_at("snapshot.saved");
+}
+
+static void snap_over(struct snap *s, const struct err *e)
+{
+	s->done(s->arg, e, e ? NULL : &s->s);
+	op_end(&s->op);
+	free(s);
+}
+
+static void snap_done(void *arg)
+{
+	struct snap *s = arg;
+	struct host *h = s->host;
+	AUTO(json_decrefp) json_t *doc = NULL;
+	autofree char *text = NULL;
+
+	if (s->r == 0) {
+		doc = snap_doc(&s->s);
+		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+		s->r = text ? db_run(h->db, &s->err,
+		                     "UPDATE snapshots SET state = 'ready', doc = ? WHERE id = ?",
+		                     "tt", text, s->s.id)
+		            : err_set(&s->err, ENOMEM, "no_memory", "no memory");
+		if (s->r < 0)
+			snapshot_delete(&h->store, s->s.id, NULL);
+	}
+	if (s->r < 0) {
+		db_run(h->db, NULL, "DELETE FROM snapshots WHERE id = ?", "t", s->s.id);
+		snap_over(s, &s->err);
+		return;
+	}
+	event_emit(&h->events, s->s.tenant, s->s.sandbox_id, "sandbox.snapshotted",
+	           json_pack("{s:s, s:I}", "snapshot_id", s->s.id, "size_bytes",
+	                     (json_int_t)s->s.size_bytes));
+	log_info("snapshot taken snapshot=%s sandbox=%s bytes=%llu", s->s.id, s->s.sandbox_id,
+	         (unsigned long long)s->s.size_bytes);
+	snap_over(s, NULL);
+}
+
+static bool count_row(void *arg, struct db_row *row)
+{
+	*(uint64_t *)arg = (uint64_t)db_int(row, 0);
+	return false;
+}
+
+static void snap_begin(struct op *op)
+{
+	struct snap *s = (struct snap *)op;
+	struct sandbox *sb = op->sb;
+	struct host *h = s->host;
+	AUTO(json_decrefp) json_t *doc = NULL;
+	autofree char *text = NULL;
+	int r;
+
+	r = sb->state == SANDBOX_PAUSED ? 0 : sandbox_need_running(sb, &s->err);
+	if (r == 0) {
+		s->s.generation = sb->generation;
+		s->s.created_ms = clock_ns(CLOCK_REALTIME) / 1000000;
+		doc = snap_doc(&s->s);
+		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+		r = text ? db_run(h->db, &s->err,
+		                  "INSERT INTO snapshots(id, tenant, sandbox_id, state, "
+		                  "created_at, doc)"
+		                  " VALUES(?, ?, ?, 'creating', ?, ?)",
+		                  "tttit", s->s.id, s->s.tenant, s->s.sandbox_id,
+		                  (int64_t)s->s.created_ms, text)
+		         : err_set(&s->err, ENOMEM, "no_memory", "no memory");
+	}
+	if (r == 0) {
+		fault_at("snapshot.recorded");
+		if (pool_submit(h->pool, snap_work, snap_done, s) < 0) {
+			s->r = err_set(&s->err, ENOMEM, "no_memory", "no memory");
+			snap_done(s);
+		}
+		return;
+	}
+	snap_over(s, &s->err);
+}
+
+void host_snapshot(struct host *h, struct sandbox *sb, const char *name, const struct quota *quota,
+                   void (*done)(void *arg, const struct err *e, const struct host_snapshot *s),
+                   void *arg)
+{
+	struct snap *s = calloc(1, sizeof(*s));
+	uint64_t mine = 0;
+	struct err e;
+
+	if (!s) {
+		err_set(&e, ENOMEM, "no_memory", "no memory");
+		done(arg, &e, NULL);
+		return;
+	}
+	if (quota && quota->snapshots) {
+		db_each(h->db, NULL, count_row, &mine,
+		        "SELECT COUNT(*) FROM snapshots WHERE tenant = ?", "t", sb->tenant);
+		if (mine >= quota->snapshots) {
+			err_set(&e, EDQUOT, "quota_exceeded",
+			        "your quota is %llu snapshots: delete some first",
+			        (unsigned long long)quota->snapshots);
+			free(s);
+			done(arg, &e, NULL);
+			return;
+		}
+	}
+	*s = (struct snap){.host = h, .done = done, .arg = arg, .op.begin = snap_begin};
+	uuid_new(s->s.id);
+	memcpy(s->s.tenant, sb->tenant, sizeof(s->s.tenant));
+	memcpy(s->s.sandbox_id, sb->id, sizeof(s->s.sandbox_id));
+	snprintf(s->s.name, sizeof(s->s.name), "%s", name ? name : "");
+	memcpy(s->s.template, sb->spec.template, sizeof(s->s.template));
+	if (sb->state == SANDBOX_HIBERNATED)
+		host_wake(h, sb, NULL, NULL);
+	op_queue(sb, &s->op);
+}
+
+struct each {
+	bool (*fn)(void *arg, const struct host_snapshot *s);
+	void *arg;
+};
+
+static bool tell(void *arg, struct db_row *row)
+{
+	struct each *each = arg;
+	AUTO(json_decrefp) json_t *doc = json_loads(db_text(row, 4), 0, NULL);
+	const char *name = json_string_value(json_object_get(doc, "name"));
+	const char *template = json_string_value(json_object_get(doc, "template"));
+	struct host_snapshot s = {
+	    .created_ms = (uint64_t)db_int(row, 3),
+	    .size_bytes = (uint64_t)json_integer_value(json_object_get(doc, "size_bytes")),
+	    .generation = (uint64_t)json_integer_value(json_object_get(doc, "generation"))};
+
+	snprintf(s.id, sizeof(s.id), "%s", db_text(row, 0));
+	snprintf(s.tenant, sizeof(s.tenant), "%s", db_text(row, 1));
+	snprintf(s.sandbox_id, sizeof(s.sandbox_id), "%s", db_text(row, 2));
+	snprintf(s.name, sizeof(s.name), "%s", name ? name : "");
+	snprintf(s.template, sizeof(s.template), "%s", template ? template : "");
+	return each->fn(each->arg, &s);
+}
+
+int host_snapshots(struct host *h, const char *tenant, const char *sandbox_id,
+                   bool (*fn)(void *arg, const struct host_snapshot *s), void *arg, struct err *e)
+{
+	struct each each = {.fn = fn, .arg = arg};
+
+	return db_each(h->db, e, tell, &each,
+	               "SELECT id, tenant, sandbox_id, created_at, doc FROM snapshots"
+	               " WHERE state = 'ready' AND (? IS NULL OR tenant = ?)"
+	               " AND (? IS NULL OR sandbox_id = ?) ORDER BY created_at DESC, id",
+	               "tttt", tenant, tenant, sandbox_id, sandbox_id);
+}
+
+static bool keep_one(void *arg, const struct host_snapshot *s)
+{
+	*(struct host_snapshot *)arg = *s;
+	return false;
+}
+
+int host_snapshot_get(struct host *h, const char *tenant, const char *id, struct host_snapshot *ret,
+                      struct err *e)
+{
+	struct host_snapshot s = {.id = ""};
+	struct each each = {.fn = keep_one, .arg = &s};
+	int r = db_each(h->db, e, tell, &each,
+	                "SELECT id, tenant, sandbox_id, created_at, doc FROM snapshots"
+	                " WHERE state = 'ready' AND id = ? AND (? IS NULL OR tenant = ?)",
+	                "ttt", id, tenant, tenant);
+
+	if (r == 0 && !s.id[0])
+		r = err_set(e, ENOENT, "snapshot_not_found",
+		            "there is no snapshot %.64s: GET /v1/snapshots lists those there are",
+		            id);
+	if (r == 0)
+		*ret = s;
+	return r;
+}
+
+struct forget {
+	struct host *host;
+	host_done *done;
+	void *arg;
+	char id[SANDBOX_ID + 1];
+	int r;
+	struct err err;
+};
+
+static void forget_work(void *arg)
+{
+	struct forget *f = arg;
+
+	f->r = snapshot_delete(&f->host->store, f->id, &f->err);
+	if (f->r == -ENOENT)
+		f->r = 0;
+	if (f->r == 0)
+		snapshot_gc(&f->host->store, NULL, NULL);
+}
+
+static void forget_done(void *arg)
+{
+	struct forget *f = arg;
+
+	if (f->r == 0)
+		f->r =
+		    db_run(f->host->db, &f->err, "DELETE FROM snapshots WHERE id = ?", "t", f->id);
+	f->done(f->arg, f->r < 0 ? &f->err : NULL, NULL);
+	free(f);
+}
+
+void host_snapshot_delete(struct host *h, const char *tenant, const char *id, host_done *done,
+                          void *arg)
+{
+	struct forget *f = calloc(1, sizeof(*f));
+	struct host_snapshot s;
+	struct err e;
+	int r = f ? host_snapshot_get(h, tenant, id, &s, &e)
+	          : err_set(&e, ENOMEM, "no_memory", "no memory");
+
+	if (r == 0) {
+		*f = (struct forget){.host = h, .done = done, .arg = arg};
+		memcpy(f->id, s.id, sizeof(f->id));
+		/* Nobody finds it any more; should we die now, the next start deletes the rest. */
+		r = db_run(h->db, &e, "UPDATE snapshots SET state = 'deleting' WHERE id = ?", "t",
+		           f->id);
+	}
+	if (r == 0 && pool_submit(h->pool, forget_work, forget_done, f) < 0)
+		r = err_set(&e, ENOMEM, "no_memory", "no memory");
+	if (r < 0) {
+		free(f);
+		done(arg, &e, NULL);
+	}
+}

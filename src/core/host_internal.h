@@ -1,0 +1,110 @@
+/*
+ * core/host_internal.h - what the files of the host share
+ */
+#pragma once
+#include "core/fault.h"
+#include "core/host.h"
+#include "core/link.h"
+#include "core/template.h"
+#include "core/volume.h"
+
+/*
+ * One operation on one sandbox; embedded as first member. begin() is called on the loop when its
+ * turn has come, in whatever state the sandbox is then; op_end() says that it is over, and the next
+ * one's turn comes. The operation frees itself after op_end().
+ */
+struct op {
+	struct op *next;
+	struct sandbox *sb;
+	void (*begin)(struct op *op);
+};
+
+void op_queue(struct sandbox *sb, struct op *op);
+void op_queue_first(struct sandbox *sb, struct op *op); /* behind the one at work */
+void op_end(struct op *op);
+
+/* Why this sandbox cannot do what needs a running machine: fills *e, negative. 0: it can. */
+int sandbox_need_running(const struct sandbox *sb, struct err *e);
+
+/* ---- host.c ---- */
+
+/* Not on record yet, and not in the host's books. spec is copied. NULL: no memory. */
+struct sandbox *sandbox_new(struct host *h, const char *tenant, const struct sandbox_spec *spec);
+int host_add(struct host *h, struct sandbox *sb);   /* into the books; -ENOMEM, -EEXIST */
+void host_drop(struct host *h, struct sandbox *sb); /* out of the books, and freed */
+
+int record_insert(struct sandbox *sb, struct err *e);
+int record_update(struct sandbox *sb, struct err *e);
+int record_delete(struct sandbox *sb, struct err *e);
+
+/* Goes there and puts it on record; stays where it was when that fails. */
+int sandbox_enter(struct sandbox *sb, enum sandbox_state to, struct err *e);
+
+/* The machine runs: watch it. pid 0: it does not any more. */
+int sandbox_watch(struct sandbox *sb, pid_t pid);
+void sandbox_unwatch(struct sandbox *sb);
+/* It ended by itself. */
+void sandbox_died(struct sandbox *sb);
+
+/* Sets the timer for whatever is due next. */
+void sandbox_schedule(struct sandbox *sb);
+
+/* Is there room for n more sandboxes of this size? host_full, quota_exceeded. */
+int host_admit(struct host *h, const char *tenant, size_t n, unsigned memory_mb,
+               const struct quota *quota, struct err *e);
+
+/* An id whose jail is ready, or a fresh one: *ret_prepared says which. */
+void host_take_id(struct host *h, char ret[SANDBOX_ID + 1], bool *ret_prepared);
+void host_fill_spare(struct host *h);
+
+/* The snapshot a hibernated sandbox sleeps in. */
+void hibernate_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1]);
+
+int host_recover(struct host *h, struct err *e);
+
+/* ---- life.c ---- */
+
+/* A machine to start on the pool: what it needs is copied in, what came of it is in the end. */
+struct start_job {
+	struct host *host;
+	char id[SANDBOX_ID + 1];
+	bool prepared;
+	const char *parent;
+	struct engine_image image; /* owned */
+	uint64_t generation;
+	char load[SNAPSHOT_ID_MAX + 1]; /* load this snapshot into image first; "": it is there */
+	struct engine_volume volumes[ENGINE_VOLUMES_MAX]; /* owned */
+	/* result */
+	pid_t pid;
+	uint64_t took_us;
+	int r;
+	struct err err;
+};
+
+void start_job_run(struct start_job *j); /* blocks: on the pool */
+void start_job_fini(struct start_job *j);
+
+/* ---- volume.c ---- */
+
+/*
+ * Opens (and so locks) what the list of a spec names, for one start of a machine: volume i of the
+ * list is in slot i. mount: the guest does not have them yet. With clone_for, a child's id,
+ * writable ones are opened as the sandbox's own copies where volume_clone_all() has made some. The
+ * mount paths in *ret point into the list.
+ */
+int volume_open_all(struct host *h, const char *tenant, const json_t *list, const char *clone_for,
+                    bool mount, struct engine_volume ret[ENGINE_VOLUMES_MAX], struct err *e);
+void volume_close_all(struct engine_volume v[ENGINE_VOLUMES_MAX]);
+/* The files behind the writable volumes of a sandbox; "" for read-only ones. */
+struct volume_sources {
+	size_t n;
+	char path[SANDBOX_VOLUMES_MAX][4096];
+};
+int volume_sources(struct host *h, const struct sandbox *sb, struct volume_sources *ret,
+                   struct err *e);
+/* A child's private copies; the parent must stand still. For the pool: blocks, reads no records. */
+int volume_clone_all(struct host *h, const struct volume_sources *from, const char *clone_for,
+                     struct err *e);
+/* Removes a sandbox's private copies, if it had any. */
+void volume_drop_clones(struct host *h, const char *sandbox_id);
+int volumes_recover(struct host *h, struct err *e);

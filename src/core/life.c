@@ -1,0 +1,684 @@
+/*
+ * core/life.c - create, pause, resume, hibernate, wake, kill
+ * Each operation has the same shape: on record, then done on the pool, then on record again. What a
+ * crash leaves at any point between is what core/recover.c reads.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "core/host_internal.h"
+
+void hibernate_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1])
+{
+	snprintf(ret, SNAPSHOT_ID_MAX + 1, "hib-%s", sandbox_id);
+}
+
+/* --- starting a machine ----------------------------------------------------------------------- */
+
+void start_job_run(struct start_job *j)
+{
+	struct host *h = j->host;
+	struct engine_start s = {
+	    .id = j->id, .image = &j->image, .cpu = -1, .prepared = j->prepared};
+	struct machine_info info;
+	uint64_t began = mono_ns();
+
+	if (j->load[0]) {
+		j->r = machine_load(&h->machines, &h->store, j->load, false, &j->image, &j->err);
+		if (j->r < 0)
+			goto out;
+	}
+	memcpy(s.volumes, j->volumes, sizeof(s.volumes));
+	j->r = machine_start(&h->machines, &s, j->parent, j->generation, &info, &j->err);
+	if (j->r == 0)
+		j->pid = info.pid;
+out:
+	if (j->r < 0 && j->prepared)
+		machine_remove(&h->machines, j->id, NULL); /* what was made ahead */
+	j->took_us = (mono_ns() - began) / 1000;
+}
+
+void start_job_fini(struct start_job *j)
+{
+	engine_image_fini(&j->image);
+	volume_close_all(j->volumes);
+}
+
+static void count_boot(struct host *h, uint64_t us)
+{
+	size_t b = 0;
+
+	while (b < ARRAY_LEN(h->stats.boot_bucket) - 1 && us > (uint64_t)1000 << b)
+		b++;
+	h->stats.boot_bucket[b]++;
+	h->stats.boot_us_sum += us;
+	h->stats.boot_us_count++;
+}
+
+/* --- one operation of life ------------------------------------------------------------------- */
+
+struct life {
+	struct op op;
+	struct host *host;
+	host_done *done;
+	void *arg;
+	const char *why;
+	uint64_t asked_ns;
+	struct start_job job; /* create, wake */
+	json_t *paths;        /* keeps what the job's volumes point into */
+	int r;
+	struct err err;
+};
+
+static struct life *life_new(struct host *h, host_done *done, void *arg,
+                             void (*begin)(struct op *op))
+{
+	struct life *l = calloc(1, sizeof(*l));
+	struct err e;
+
+	if (!l) {
+		err_set(&e, ENOMEM, "no_memory", "no memory");
+		if (done)
+			done(arg, &e, NULL);
+		return NULL;
+	}
+	l->host = h;
+	l->done = done;
+	l->arg = arg;
+	l->op.begin = begin;
+	l->asked_ns = mono_ns();
+	l->job.host = h;
+	l->job.image.state = -1;
+	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++)
+		l->job.volumes[i].fd = -1;
+	return l;
+}
+
+/* Tells who asked, and gives the next one its turn. */
+static void life_end(struct life *l, const struct err *e)
+{
+	struct sandbox *sb = l->op.sb;
+
+	if (l->done)
+		l->done(l->arg, e, e || sb->state == SANDBOX_KILLING ? NULL : sb);
+	op_end(&l->op);
+	start_job_fini(&l->job);
+	json_decref(l->paths);
+	free(l);
+}
+
+static void run(struct life *l, void (*work)(void *arg), void (*done)(void *arg))
+{
+	if (pool_submit(l->host->pool, work, done, l) < 0) {
+		l->r = err_set(&l->err, ENOMEM, "no_memory", "no memory");
+		done(l);
+	}
+}
+
+/* --- create ----------------------------------------------------------------------------------- */
+
+static void create_undo(struct life *l, const struct err *e)
+{
+	struct sandbox *sb = l->op.sb;
+
+	if (record_delete(sb, NULL) < 0)
+		log_error("a failed create stays on record until the next start sandbox=%s",
+		          sb->id);
+	log_warn("create failed, undone sandbox=%s template=%s why=\"%s\"", sb->id,
+	         sb->spec.template, e->text);
+	sb->state = SANDBOX_KILLING; /* it goes when its last operation has ended */
+	life_end(l, e);
+}
+
+static void create_work(void *arg)
+{
+	struct life *l = arg;
+
+	start_job_run(&l->job);
+	fault_at("create.started");
+}
+
+static void create_done(void *arg)
+{
+	struct life *l = arg;
+	struct sandbox *sb = l->op.sb;
+	struct host *h = l->host;
+	struct err e;
+	int r = l->r < 0 ? l->r : l->job.r;
+
+	e = l->r < 0 ? l->err : l->job.err;
+	if (r == 0) {
+		sb->generation = l->job.generation;
+		r = sandbox_watch(sb, l->job.pid);
+		if (r < 0)
+			err_set(&e, -r, "machine_gone", "machine %s ended at once", sb->id);
+		sb->boot_ms = (unsigned)((mono_ns() - l->asked_ns + 999999) / 1000000);
+		if (r == 0)
+			r = sandbox_enter(sb, SANDBOX_RUNNING, &e);
+		if (r < 0) {
+			sandbox_unwatch(sb);
+			machine_remove(&h->machines, sb->id, NULL);
+		}
+	}
+	if (r < 0) {
+		create_undo(l, &e);
+		return;
+	}
+	h->stats.creates++;
+	count_boot(h, (mono_ns() - l->asked_ns) / 1000);
+	event_emit(&h->events, sb->tenant, sb->id, "sandbox.running",
+	           json_pack("{s:i, s:s, s:s, s:i, s:s, s:{s:f}}", "pid", (int)sb->pid, "ip", "",
+	                     "template", sb->spec.template, "boot_ms", (int)sb->boot_ms,
+	                     "boot_mode", sb->boot_mode, "phases", "machine",
+	                     (double)l->job.took_us / 1000));
+	log_info("sandbox created sandbox=%s tenant=%s template=%s boot_ms=%u", sb->id, sb->tenant,
+	         sb->spec.template, sb->boot_ms);
+	life_end(l, NULL);
+	host_fill_spare(h);
+}
+
+static void create_with(void *arg, const struct err *e, struct template *t)
+{
+	struct life *l = arg;
+	struct sandbox *sb = l->op.sb;
+	struct err mine;
+
+	if (e) {
+		create_undo(l, e);
+		return;
+	}
+	l->job.generation = 2; /* the bake's machine was the first */
+	if (engine_image_copy(&t->image, &l->job.image) < 0) {
+		err_set(&mine, ENOMEM, "no_memory", "no memory");
+		create_undo(l, &mine);
+		return;
+	}
+	l->paths = json_incref(sb->spec.volumes);
+	if (volume_open_all(l->host, sb->tenant, l->paths, NULL, true, l->job.volumes, &mine) < 0) {
+		create_undo(l, &mine);
+		return;
+	}
+	run(l, create_work, create_done);
+}
+
+static void create_begin(struct op *op)
+{
+	struct life *l = (struct life *)op;
+	struct sandbox *sb = op->sb;
+	struct template *t;
+	struct err e;
+
+	memcpy(l->job.id, sb->id, sizeof(sb->id));
+	fault_at("create.recorded");
+	if (sb->spec.from_snapshot[0]) {
+		snprintf(l->job.load, sizeof(l->job.load), "%s", sb->spec.from_snapshot);
+		l->job.generation = sb->generation + 1;
+		run(l, create_work, create_done);
+		return;
+	}
+	t = template_find(l->host->templates, sb->tenant, sb->spec.template, &e);
+	if (!t) {
+		create_undo(l, &e);
+		return;
+	}
+	l->op.sb->boot_mode = "snapshot";
+	template_ready(l->host->templates, t, create_with, l);
+}
+
+/* Fills in what the template or the snapshot decides. */
+static int resolve(struct host *h, struct sandbox *sb, struct err *e)
+{
+	struct host_snapshot snap;
+	struct template *t;
+	int r;
+
+	if (sb->spec.from_snapshot[0]) {
+		r = host_snapshot_get(h, sb->tenant, sb->spec.from_snapshot, &snap, e);
+		if (r < 0)
+			return r;
+		if (json_array_size(sb->spec.volumes))
+			return err_set(
+			    e, EINVAL, "bad_request",
+			    "volumes cannot be given together with from_snapshot: create from "
+			    "the template, or attach the volume to another sandbox");
+		snprintf(sb->spec.template, sizeof(sb->spec.template), "%s", snap.template);
+		sb->generation = snap.generation;
+	}
+	t = template_find(h->templates, sb->tenant, sb->spec.template, e);
+	if (!t) {
+		if (!sb->spec.from_snapshot[0])
+			return -e->code;
+		sb->cpu = 1; /* the template is gone, the snapshot is not */
+		return 0;
+	}
+	snprintf(sb->spec.template, sizeof(sb->spec.template), "%s", t->name);
+	sb->cpu = t->cpu;
+	sb->memory_mb = t->memory_mb;
+	sb->disk_gb = t->disk_gb;
+	sb->runner = t->runner;
+	return 0;
+}
+
+void host_create(struct host *h, const char *tenant, const struct sandbox_spec *spec,
+                 const struct quota *quota, host_done *done, void *arg)
+{
+	struct sandbox *sb = sandbox_new(h, tenant, spec);
+	struct life *l;
+	struct err e;
+	int r;
+
+	if (!sb) {
+		err_set(&e, ENOMEM, "no_memory", "no memory");
+		done(arg, &e, NULL);
+		return;
+	}
+	r = resolve(h, sb, &e);
+	if (r == 0)
+		r = host_admit(h, tenant, 1, sb->memory_mb, quota, &e);
+	if (r == 0)
+		r = volume_check(h, tenant, sb->spec.volumes, &e);
+	l = r == 0 ? life_new(h, done, arg, create_begin) : NULL;
+	if (!l) {
+		if (r < 0)
+			done(arg, &e, NULL);
+		host_drop(h, sb);
+		return;
+	}
+	host_take_id(h, sb->id, &l->job.prepared);
+	sb->state = SANDBOX_CREATING;
+	r = record_insert(sb, &e);
+	if (r == 0 && host_add(h, sb) < 0)
+		r = err_set(&e, ENOMEM, "no_memory", "no memory");
+	if (r < 0) {
+		done(arg, &e, NULL);
+		record_delete(sb, NULL);
+		if (l->job.prepared)
+			machine_remove(&h->machines, sb->id, NULL);
+		host_drop(h, sb);
+		free(l);
+		return;
+	}
+	op_queue(sb, &l->op);
+}
+
+/* --- pause, resume ---------------------------------------------------------------------------- */
+
+static int control(struct host *h, const char *id, bool pause, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	int r = machine_adopt(&h->machines, id, &m, e);
+
+	if (r == 0)
+		r = (pause ? h->engine->pause : h->engine->resume)(h->engine, &m, e);
+	return r;
+}
+
+static void pause_work(void *arg)
+{
+	struct life *l = arg;
+
+	l->r = control(l->host, l->job.id, true, &l->err);
+	fault_at("pause.done");
+}
+
+static void pause_done(void *arg)
+{
+	struct life *l = arg;
+	struct sandbox *sb = l->op.sb;
+
+	if (l->r < 0) {
+		if (sb->state == SANDBOX_PAUSED && sandbox_enter(sb, SANDBOX_RUNNING, NULL) < 0)
+			sb->state = SANDBOX_RUNNING;
+		life_end(l, &l->err);
+		return;
+	}
+	event_emit(&l->host->events, sb->tenant, sb->id, "sandbox.paused", NULL);
+	life_end(l, NULL);
+}
+
+static void pause_begin(struct op *op)
+{
+	struct life *l = (struct life *)op;
+	struct sandbox *sb = op->sb;
+	struct err e;
+
+	if (sb->state == SANDBOX_PAUSED) {
+		life_end(l, NULL);
+		return;
+	}
+	if (sb->state == SANDBOX_HIBERNATED)
+		err_set(&e, EBUSY, "conflict", "sandbox %s is hibernated: it runs nothing to pause",
+		        sb->id);
+	else if (sandbox_need_running(sb, &e) == 0 && sandbox_enter(sb, SANDBOX_PAUSED, &e) == 0) {
+		memcpy(l->job.id, sb->id, sizeof(sb->id));
+		run(l, pause_work, pause_done);
+		return;
+	}
+	life_end(l, &e);
+}
+
+void host_pause(struct host *h, struct sandbox *sb, host_done *done, void *arg)
+{
+	struct life *l = life_new(h, done, arg, pause_begin);
+
+	if (l)
+		op_queue(sb, &l->op);
+}
+
+static void resume_work(void *arg)
+{
+	struct life *l = arg;
+
+	l->r = control(l->host, l->job.id, false, &l->err);
+	fault_at("resume.done");
+}
+
+static void resume_done(void *arg)
+{
+	struct life *l = arg;
+	struct sandbox *sb = l->op.sb;
+
+	if (l->r == 0 && sb->state == SANDBOX_PAUSED)
+		l->r = sandbox_enter(sb, SANDBOX_RUNNING, &l->err);
+	else if (l->r == 0)
+		l->r = sandbox_need_running(sb, &l->err); /* it died meanwhile */
+	if (l->r == 0)
+		event_emit(&l->host->events, sb->tenant, sb->id, "sandbox.resumed", NULL);
+	host_touch(l->host, sb);
+	life_end(l, l->r < 0 ? &l->err : NULL);
+}
+
+static void resume_begin(struct op *op)
+{
+	struct life *l = (struct life *)op;
+	struct sandbox *sb = op->sb;
+	struct err e;
+
+	if (sb->state == SANDBOX_PAUSED) {
+		memcpy(l->job.id, sb->id, sizeof(sb->id));
+		run(l, resume_work, resume_done);
+	} else if (sb->state == SANDBOX_HIBERNATED) {
+		err_set(&e, EBUSY, "conflict", "sandbox %s is hibernated, not paused: wake it",
+		        sb->id);
+		life_end(l, &e);
+	} else {
+		life_end(l, sandbox_need_running(sb, &e) < 0 ? &e : NULL);
+	}
+}
+
+void host_resume(struct host *h, struct sandbox *sb, host_done *done, void *arg)
+{
+	struct life *l = life_new(h, done, arg, resume_begin);
+
+	if (l)
+		op_queue(sb, &l->op);
+}
+
+/* --- hibernate, wake -------------------------------------------------------------------------- */
+
+/* Until the snapshot is on disk under its name, the machine can go on; from then on it may go. */
+static void hibernate_work(void *arg)
+{
+	struct life *l = arg;
+	struct host *h = l->host;
+	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
+	char id[SNAPSHOT_ID_MAX + 1];
+	int r;
+
+	hibernate_id(l->job.id, id);
+	r = control(h, l->job.id, true, &l->err);
+	fault_at("hibernate.paused");
+	if (r == 0)
+		r = machine_snapshot(&h->machines, l->job.id, &image, NULL, &l->err);
+	fault_at("hibernate.sealed");
+	if (r == 0)
+		r = machine_save(&h->machines, &image, &h->store, id, l->job.id, &l->err);
+	fault_at("hibernate.saved");
+	if (r == 0) {
+		r = machine_remove(&h->machines, l->job.id, &l->err);
+		fault_at("hibernate.stopped");
+		if (r < 0) /* it is there still: so let it live */
+			snapshot_delete(&h->store, id, NULL);
+	}
+	if (r < 0)
+		control(h, l->job.id, false, NULL);
+	l->r = r;
+}
+
+static void hibernate_done(void *arg)
+{
+	struct life *l = arg;
+	struct sandbox *sb = l->op.sb;
+	struct host *h = l->host;
+	struct err e;
+
+	if (l->r < 0) {
+		if (sb->pid == 0) { /* it ended before it could be saved */
+			snprintf(sb->end, sizeof(sb->end), "ended while it was being hibernated");
+			sb->state = SANDBOX_FAILED;
+		} else {
+			sb->state = SANDBOX_RUNNING;
+		}
+		if (record_update(sb, &e) < 0)
+			log_error("cannot record sandbox=%s why=\"%s\"", sb->id, e.text);
+		sandbox_schedule(sb);
+		life_end(l, &l->err);
+		return;
+	}
+	sandbox_unwatch(sb);
+	if (sandbox_enter(sb, SANDBOX_HIBERNATED, &e) < 0) {
+		/* HIBERNATING with a saved snapshot means the same to the next pandad. */
+		log_error("cannot record sandbox=%s why=\"%s\"", sb->id, e.text);
+		sb->state = SANDBOX_HIBERNATED;
+	}
+	h->stats.hibernations++;
+	event_emit(&h->events, sb->tenant, sb->id, "sandbox.hibernated", NULL);
+	log_info("sandbox hibernated sandbox=%s took_ms=%llu", sb->id,
+	         (unsigned long long)((mono_ns() - l->asked_ns) / 1000000));
+	life_end(l, NULL);
+}
+
+static void hibernate_begin(struct op *op)
+{
+	struct life *l = (struct life *)op;
+	struct sandbox *sb = op->sb;
+	struct err e;
+
+	if (sb->state == SANDBOX_HIBERNATED) {
+		life_end(l, NULL);
+		return;
+	}
+	if (sb->state != SANDBOX_PAUSED && sandbox_need_running(sb, &e) < 0) {
+		life_end(l, &e);
+		return;
+	}
+	if (sandbox_enter(sb, SANDBOX_HIBERNATING, &e) < 0) {
+		life_end(l, &e);
+		return;
+	}
+	fault_at("hibernate.recorded");
+	link_drop(sb); /* its calls end here: they could not be carried over */
+	memcpy(l->job.id, sb->id, sizeof(sb->id));
+	run(l, hibernate_work, hibernate_done);
+}
+
+void host_hibernate(struct host *h, struct sandbox *sb, host_done *done, void *arg)
+{
+	struct life *l = life_new(h, done, arg, hibernate_begin);
+
+	if (l)
+		op_queue(sb, &l->op);
+}
+
+static void wake_work(void *arg)
+{
+	struct life *l = arg;
+
+	start_job_run(&l->job);
+	fault_at("wake.started");
+}
+
+static void drop_snapshot_work(void *arg)
+{
+	struct life *l = arg;
+
+	snapshot_delete(&l->host->store, l->job.load, NULL);
+}
+
+static void wake_over(void *arg)
+{
+	life_end(arg, NULL);
+}
+
+static void wake_done(void *arg)
+{
+	struct life *l = arg;
+	struct sandbox *sb = l->op.sb;
+	struct host *h = l->host;
+	struct err e;
+	int r = l->r < 0 ? l->r : l->job.r;
+
+	e = l->r < 0 ? l->err : l->job.err;
+	if (r == 0) {
+		r = sandbox_watch(sb, l->job.pid);
+		if (r < 0)
+			err_set(&e, -r, "machine_gone", "machine %s ended at once", sb->id);
+	}
+	if (r == 0) {
+		sb->generation = l->job.generation;
+		r = sandbox_enter(sb, SANDBOX_RUNNING, &e);
+		if (r < 0) {
+			sandbox_unwatch(sb);
+			machine_remove(&h->machines, sb->id, NULL);
+		}
+	}
+	if (r < 0) {
+		sb->state = SANDBOX_HIBERNATED; /* it sleeps on; nothing is lost */
+		record_update(sb, NULL);
+		err_prefix(&e, "auto-wake: sandbox %s could not be woken", sb->id);
+		log_error("wake failed sandbox=%s why=\"%s\"", sb->id, e.text);
+		life_end(l, &e);
+		return;
+	}
+	fault_at("wake.running");
+	h->stats.wakes++;
+	host_touch(h, sb);
+	event_emit(&h->events, sb->tenant, sb->id, "sandbox.woken",
+	           json_pack("{s:f}", "wake_ms", (double)(mono_ns() - l->asked_ns) / 1e6));
+	log_info("sandbox woken sandbox=%s took_ms=%llu", sb->id,
+	         (unsigned long long)((mono_ns() - l->asked_ns) / 1000000));
+	/* What it slept in goes while it is awake already: whoever asked does not wait for that. */
+	if (l->done)
+		l->done(l->arg, NULL, sb);
+	l->done = NULL;
+	if (pool_submit(h->pool, drop_snapshot_work, wake_over, l) < 0)
+		wake_over(l);
+}
+
+static void wake_begin(struct op *op)
+{
+	struct life *l = (struct life *)op;
+	struct sandbox *sb = op->sb;
+	struct err e;
+
+	if (sb->state != SANDBOX_HIBERNATED) {
+		life_end(l, sandbox_need_running(sb, &e) < 0 ? &e : NULL);
+		return;
+	}
+	if (host_admit(l->host, sb->tenant, 0, sb->memory_mb, NULL, &e) < 0 ||
+	    volume_open_all(l->host, sb->tenant, sb->spec.volumes, sb->id, false, l->job.volumes,
+	                    &e) < 0 ||
+	    sandbox_enter(sb, SANDBOX_WAKING, &e) < 0) {
+		life_end(l, &e);
+		return;
+	}
+	fault_at("wake.recorded");
+	memcpy(l->job.id, sb->id, sizeof(sb->id));
+	hibernate_id(sb->id, l->job.load);
+	l->job.generation = sb->generation + 1;
+	run(l, wake_work, wake_done);
+}
+
+void host_wake(struct host *h, struct sandbox *sb, host_done *done, void *arg)
+{
+	struct life *l = life_new(h, done, arg, wake_begin);
+
+	if (l)
+		op_queue(sb, &l->op);
+}
+
+/* --- kill ------------------------------------------------------------------------------------- */
+
+static void kill_work(void *arg)
+{
+	struct life *l = arg;
+	struct host *h = l->host;
+	struct machine_info info;
+	char id[SNAPSHOT_ID_MAX + 1];
+
+	if (machine_look(&h->machines, l->job.id, &info, NULL) == 0)
+		l->r = machine_remove(&h->machines, l->job.id, &l->err);
+	fault_at("kill.stopped");
+	hibernate_id(l->job.id, id);
+	if (l->r == 0)
+		snapshot_delete(&h->store, id, NULL); /* mostly there is none */
+	volume_drop_clones(h, l->job.id);
+	fault_at("kill.cleaned");
+}
+
+static void kill_done(void *arg)
+{
+	struct life *l = arg;
+	struct sandbox *sb = l->op.sb;
+	struct host *h = l->host;
+	struct err e;
+
+	sandbox_unwatch(sb);
+	if (l->r < 0) /* on record as being killed: the next pandad tries again */
+		log_error("cannot end a machine sandbox=%s why=\"%s\"", sb->id, l->err.text);
+	else if (record_delete(sb, &e) < 0)
+		log_error(
+		    "a killed sandbox stays on record until the next start sandbox=%s why=\"%s\"",
+		    sb->id, e.text);
+	h->stats.kills++;
+	event_emit(&h->events, sb->tenant, sb->id, "sandbox.deleted",
+	           json_pack("{s:s}", "reason", l->why));
+	log_info("sandbox killed sandbox=%s why=%s", sb->id, l->why);
+	life_end(l, l->r < 0 ? &l->err : NULL);
+}
+
+static void kill_begin(struct op *op)
+{
+	struct life *l = (struct life *)op;
+	struct sandbox *sb = op->sb;
+	struct err e;
+
+	if (sb->state == SANDBOX_KILLING) {
+		life_end(l, NULL);
+		return;
+	}
+	link_drop(sb);
+	sb->end[0] = 0;
+	sb->state = SANDBOX_KILLING;
+	loop_timer_clear(l->host->loop, &sb->timer);
+	if (record_update(sb, &e) < 0) /* a full disk must not keep machines alive */
+		log_error("killing without a record of it sandbox=%s why=\"%s\"", sb->id, e.text);
+	fault_at("kill.recorded");
+	memcpy(l->job.id, sb->id, sizeof(sb->id));
+	run(l, kill_work, kill_done);
+}
+
+void host_kill(struct host *h, struct sandbox *sb, const char *why, host_done *done, void *arg)
+{
+	struct life *l = life_new(h, done, arg, kill_begin);
+
+	if (!l)
+		return;
+	l->why = why;
+	op_queue_first(sb, &l->op);
+}

@@ -1,0 +1,292 @@
+/*
+ * core/recover.c - what the pandad before us left: adopt it, finish it or undo it
+ * Runs before the first request. Everything here may be interrupted and run again.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/dict.h"
+#include "base/log.h"
+#include "core/host_internal.h"
+
+struct tally {
+	unsigned adopted, asleep, failed, undone, finished, strays;
+};
+
+/* --- records ---------------------------------------------------------------------------------- */
+
+static bool load_row(void *arg, struct db_row *row)
+{
+	struct host *h = arg;
+	struct sandbox *sb = sandbox_new(h, db_text(row, 1), NULL);
+	AUTO(json_decrefp) json_t *doc = json_loads(db_text(row, 4), 0, NULL);
+
+	if (!sb)
+		return false;
+	snprintf(sb->id, sizeof(sb->id), "%s", db_text(row, 0));
+	sb->created_ms = (uint64_t)db_int(row, 3);
+	sandbox_from_doc(sb, doc);
+	if (!doc || !sandbox_state_parse(db_text(row, 2), &sb->state) || host_add(h, sb) < 0) {
+		log_error("a record cannot be read, left alone sandbox=%s", sb->id);
+		host_drop(h, sb);
+	}
+	return true;
+}
+
+static void settle_as(struct sandbox *sb, enum sandbox_state to)
+{
+	struct err e;
+
+	sb->state = to;
+	if (record_update(sb, &e) < 0)
+		log_error("cannot record sandbox=%s why=\"%s\"", sb->id, e.text);
+	sandbox_schedule(sb);
+}
+
+static void fail(struct sandbox *sb, const char *why, struct tally *t)
+{
+	snprintf(sb->end, sizeof(sb->end), "%s", why);
+	settle_as(sb, SANDBOX_FAILED);
+	event_emit(&sb->host->events, sb->tenant, sb->id, "recover.orphaned",
+	           json_pack("{s:s}", "reason", sb->end));
+	log_warn("sandbox lost its machine, it stays on record as failed sandbox=%s why=\"%s\"",
+	         sb->id, sb->end);
+	t->failed++;
+}
+
+static void set_paused(struct host *h, const char *id, bool paused)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	struct err e;
+	int r = machine_adopt(&h->machines, id, &m, &e);
+
+	if (r == 0)
+		r = (paused ? h->engine->pause : h->engine->resume)(h->engine, &m, &e);
+	if (r < 0)
+		log_warn("cannot %s a machine, it stays as it is sandbox=%s why=\"%s\"",
+		         paused ? "pause" : "resume", id, e.text);
+}
+
+static bool saved(struct host *h, const char *id)
+{
+	AUTO(snapshot_freep) struct snapshot *s = NULL;
+	char name[SNAPSHOT_ID_MAX + 1];
+
+	hibernate_id(id, name);
+	return snapshot_load(&h->store, name, NULL, SNAPSHOT_SIZES, &s, NULL) == 0;
+}
+
+static void remove_all_of(struct sandbox *sb)
+{
+	struct host *h = sb->host;
+	char name[SNAPSHOT_ID_MAX + 1];
+
+	machine_remove(&h->machines, sb->id, NULL);
+	hibernate_id(sb->id, name);
+	snapshot_delete(&h->store, name, NULL);
+	volume_drop_clones(h, sb->id);
+	if (record_delete(sb, NULL) == 0)
+		host_drop(h, sb);
+}
+
+static void recover_one(struct sandbox *sb, struct tally *t)
+{
+	struct host *h = sb->host;
+	struct machine_info info = {0};
+	bool there = machine_look(&h->machines, sb->id, &info, NULL) == 0;
+	const char *gone = there && info.end[0] ? info.end : "its host went down";
+
+	switch (sb->state) {
+	case SANDBOX_CREATING: /* nobody was told of it */
+		log_info("undoing a create sandbox=%s", sb->id);
+		remove_all_of(sb);
+		t->undone++;
+		return;
+	case SANDBOX_KILLING:
+		log_info("finishing a kill sandbox=%s", sb->id);
+		remove_all_of(sb);
+		t->finished++;
+		return;
+	case SANDBOX_RUNNING:
+	case SANDBOX_PAUSED:
+		if (!info.alive || sandbox_watch(sb, info.pid) < 0) {
+			fail(sb, gone, t);
+			return;
+		}
+		/* A wake-up that was not finished: what it slept in is of no more use. */
+		if (sb->state == SANDBOX_RUNNING && saved(h, sb->id)) {
+			char name[SNAPSHOT_ID_MAX + 1];
+
+			hibernate_id(sb->id, name);
+			snapshot_delete(&h->store, name, NULL);
+		}
+		if (sb->state == SANDBOX_PAUSED)
+			set_paused(h, sb->id, true);
+		sandbox_check(sb);
+		sandbox_schedule(sb);
+		t->adopted++;
+		return;
+	case SANDBOX_HIBERNATING:
+		if (saved(h, sb->id)) {
+			machine_remove(&h->machines, sb->id, NULL);
+			settle_as(sb, SANDBOX_HIBERNATED);
+			event_emit(&h->events, sb->tenant, sb->id, "recover.hibernated", NULL);
+			log_info("finished a hibernation sandbox=%s", sb->id);
+			t->finished++;
+		} else if (info.alive && sandbox_watch(sb, info.pid) == 0) {
+			set_paused(h, sb->id, false);
+			settle_as(sb, SANDBOX_RUNNING);
+			log_info("undid a hibernation sandbox=%s", sb->id);
+			t->undone++;
+		} else {
+			fail(sb, gone, t);
+		}
+		return;
+	case SANDBOX_WAKING:
+	case SANDBOX_HIBERNATED:
+		if (there)
+			machine_remove(&h->machines, sb->id, NULL);
+		if (!saved(h, sb->id)) {
+			fail(sb, "what it was hibernated in is gone or damaged", t);
+			return;
+		}
+		if (sb->state == SANDBOX_WAKING) {
+			log_info("undid a wake-up sandbox=%s", sb->id);
+			t->undone++;
+			settle_as(sb, SANDBOX_HIBERNATED);
+		}
+		sandbox_schedule(sb);
+		t->asleep++;
+		return;
+	default:
+		sandbox_schedule(sb);
+		t->failed++;
+	}
+}
+
+/* --- things without a record ------------------------------------------------------------------ */
+
+static void stray_machine(const struct machine_info *m, void *arg)
+{
+	struct {
+		struct host *host;
+		struct tally *tally;
+	} *a = arg;
+	struct err e;
+
+	if (dict_get(a->host->by_id, m->id))
+		return;
+	if (machine_remove(&a->host->machines, m->id, &e) < 0)
+		log_error("cannot remove a machine without a record machine=%s why=\"%s\"", m->id,
+		          e.text);
+	else if (m->pid > 0)
+		a->tally->strays++;
+}
+
+struct ids {
+	char (*at)[SNAPSHOT_ID_MAX + 1];
+	size_t n, cap;
+};
+
+static bool ids_add(struct ids *l, const char *id)
+{
+	if (l->n == l->cap) {
+		size_t cap = l->cap ? 2 * l->cap : 64;
+		void *p = reallocarray(l->at, cap, sizeof(*l->at));
+
+		if (!p)
+			return false;
+		l->at = p;
+		l->cap = cap;
+	}
+	snprintf(l->at[l->n++], sizeof(*l->at), "%s", id);
+	return true;
+}
+
+static bool unfinished(void *arg, struct db_row *row)
+{
+	return ids_add(arg, db_text(row, 0));
+}
+
+static bool found(void *arg, struct db_row *row)
+{
+	*(bool *)arg = true;
+	return false;
+}
+
+/* Snapshots that were being made or deleted, and those nothing on record knows. */
+static void recover_snapshots(struct host *h, struct tally *t)
+{
+	struct ids list = {0};
+	autoclosedir DIR *d = NULL;
+	int fd = openat(h->store.snapshots, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct dirent *de;
+
+	db_each(h->db, NULL, unfinished, &list, "SELECT id FROM snapshots WHERE state <> 'ready'",
+	        "");
+	for (size_t i = 0; i < list.n; i++) {
+		snapshot_delete(&h->store, list.at[i], NULL);
+		db_run(h->db, NULL, "DELETE FROM snapshots WHERE id = ?", "t", list.at[i]);
+		log_info("undid a snapshot snapshot=%s", list.at[i]);
+		t->undone++;
+	}
+	list.n = 0;
+	d = fd < 0 ? NULL : fdopendir(fd);
+	while (d && (de = readdir(d))) {
+		bool known = de->d_name[0] == '.';
+
+		if (!strncmp(de->d_name, "tpl-", 4)) {
+			known = templates_own(h->templates, de->d_name);
+		} else if (!strncmp(de->d_name, "hib-", 4)) {
+			struct sandbox *sb = dict_get(h->by_id, de->d_name + 4);
+
+			known = sb && sb->state == SANDBOX_HIBERNATED;
+		} else if (!known) {
+			db_each(h->db, NULL, found, &known, "SELECT 1 FROM snapshots WHERE id = ?",
+			        "t", de->d_name);
+		}
+		if (!known)
+			ids_add(&list, de->d_name);
+	}
+	for (size_t i = 0; i < list.n; i++) {
+		snapshot_delete(&h->store, list.at[i], NULL);
+		log_info("removed a snapshot without a record snapshot=%s", list.at[i]);
+		t->strays++;
+	}
+	snapshot_gc(&h->store, NULL, NULL);
+	free(list.at);
+}
+
+int host_recover(struct host *h, struct err *e)
+{
+	struct tally t = {0};
+	struct {
+		struct host *host;
+		struct tally *tally;
+	} a = {h, &t};
+	struct sandbox *sb, *next;
+	int r;
+
+	r = db_each(h->db, e, load_row, h,
+	            "SELECT id, tenant, state, created_at, doc FROM sandboxes ORDER BY created_at",
+	            "");
+	if (r < 0)
+		return r;
+	for (sb = h->newest; sb; sb = next) {
+		next = sb->next;
+		recover_one(sb, &t);
+	}
+	r = machine_each(&h->machines, stray_machine, &a, e);
+	if (r < 0)
+		return r;
+	recover_snapshots(h, &t);
+	log_info("recovered adopted=%u asleep=%u failed=%u undone=%u finished=%u strays=%u",
+	         t.adopted, t.asleep, t.failed, t.undone, t.finished, t.strays);
+	return 0;
+}

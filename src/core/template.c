@@ -1,0 +1,501 @@
+#include "core/template.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "core/host_internal.h"
+#include "layers/digest.h"
+
+enum {
+	WARM_MS = 10 * 60 * 1000, /* one command of a warm-up */
+	READY_MS = 60 * 1000,
+	MEMORY_MB_DEFAULT = 512,
+};
+
+struct template_waiter {
+	struct template_waiter *next;
+	void (*done)(void *arg, const struct err *e, struct template *t);
+	void *arg;
+};
+
+struct templates {
+	struct host *host;
+	struct template *list; /* by name */
+};
+
+static const char *text_of(const json_t *doc, const char *key, const char *otherwise)
+{
+	const char *s = json_string_value(json_object_get(doc, key));
+
+	return s ? s : otherwise;
+}
+
+static const char *upper_of(const struct host *h, const json_t *doc)
+{
+	return text_of(doc, "upper", h->config.upper_image ? h->config.upper_image : "");
+}
+
+/* Everything a bake is made from: another image, kernel or description is another bake. */
+static int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX + 1],
+                     struct err *e)
+{
+	const char *files[] = {text_of(t->doc, "image", ""), upper_of(h, t->doc)};
+	autofree char *doc = json_dumps(t->doc, JSON_COMPACT | JSON_SORT_KEYS);
+	autofree char *all = NULL;
+	char digest[DIGEST_TEXT], stamps[256] = "";
+	struct digest d;
+	struct stat st;
+
+	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+		size_t n = strlen(stamps);
+
+		if (stat(files[i], &st) < 0)
+			return err_set(e, errno, "template_unusable",
+			               "template %s: cannot open '%s': build it again "
+			               "(tools/image --template %s)",
+			               t->name, files[i], t->name);
+		snprintf(stamps + n, sizeof(stamps) - n, " %lld %lld.%09ld", (long long)st.st_size,
+		         (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+	}
+	if (!doc || asprintf(&all, "%s%s %s %s", doc, stamps, h->engine->name,
+	                     h->engine->kernel(h->engine)) < 0) {
+		all = NULL;
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	}
+	if (digest_bytes(all, strlen(all), &d) < 0)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	digest_text(&d, digest);
+	snprintf(ret, SNAPSHOT_ID_MAX + 1, "tpl-%.40s", digest);
+	return 0;
+}
+
+static void template_free(struct template *t)
+{
+	if (!t)
+		return;
+	json_decref(t->doc);
+	engine_image_fini(&t->image);
+	free(t);
+}
+
+static struct template *read_template(struct templates *ts, int dirfd, const char *file)
+{
+	struct template *t = calloc(1, sizeof(*t));
+	autoclose int fd = openat(dirfd, file, O_RDONLY | O_CLOEXEC);
+	const char *name;
+	json_int_t v;
+
+	if (!t || fd < 0)
+		goto bad;
+	t->image = (struct engine_image)ENGINE_IMAGE_EMPTY;
+	t->doc = json_loadfd(fd, JSON_REJECT_DUPLICATES, NULL);
+	name = text_of(t->doc, "name", "");
+	if (!json_is_object(t->doc) || !name[0] || strlen(name) > TEMPLATE_NAME_MAX) {
+		log_warn("a template cannot be read, left out file=%s", file);
+		goto bad;
+	}
+	snprintf(t->name, sizeof(t->name), "%s", name);
+	snprintf(t->tenant, sizeof(t->tenant), "%s", text_of(t->doc, "owner_workspace", ""));
+	v = json_integer_value(json_object_get(t->doc, "cpu"));
+	t->cpu = v > 0 ? (unsigned)v : 1;
+	v = json_integer_value(json_object_get(t->doc, "memory_mb"));
+	t->memory_mb = v > 0 ? (unsigned)v : MEMORY_MB_DEFAULT;
+	v = json_integer_value(json_object_get(t->doc, "disk_gb"));
+	t->disk_gb = v > 0 ? (unsigned)v : 8;
+	t->runner = strcmp(text_of(t->doc, "runner", "shell"), "python") ? "shell" : "python";
+	return t;
+bad:
+	template_free(t);
+	return NULL;
+}
+
+/* The old ones that are the same stay: what they have loaded is in use. */
+static struct template *take_same(struct template **old, const struct template *t)
+{
+	for (struct template **p = old; *p; p = &(*p)->next)
+		if (!strcmp((*p)->name, t->name) && !strcmp((*p)->tenant, t->tenant) &&
+		    (json_equal((*p)->doc, t->doc) || (*p)->baking)) {
+			struct template *same = *p;
+
+			*p = same->next;
+			return same;
+		}
+	return NULL;
+}
+
+int templates_reload(struct templates *ts, struct err *e)
+{
+	char path[PATH_MAX];
+	autoclosedir DIR *d = NULL;
+	struct template *old = ts->list, *list = NULL;
+	struct dirent *de;
+
+	snprintf(path, sizeof(path), "%s/templates", ts->host->config.data_dir);
+	d = opendir(path);
+	if (!d)
+		return err_set(e, errno, "data_dir", "cannot read %s: %s", path, strerror(errno));
+	while ((de = readdir(d))) {
+		size_t n = strlen(de->d_name);
+		struct template *t, *same, **at;
+
+		if (n < 6 || strcmp(de->d_name + n - 5, ".json") != 0 || de->d_name[0] == '.')
+			continue;
+		t = read_template(ts, dirfd(d), de->d_name);
+		if (!t)
+			continue;
+		same = take_same(&old, t);
+		if (same) {
+			template_free(t);
+			t = same;
+		}
+		for (at = &list; *at && strcmp((*at)->name, t->name) < 0; at = &(*at)->next)
+			;
+		t->next = *at;
+		*at = t;
+	}
+	while (old) {
+		struct template *t = old;
+
+		old = t->next;
+		if (t->baking) { /* somebody waits for it: it stays until the next reload */
+			t->next = list;
+			list = t;
+		} else {
+			template_free(t);
+		}
+	}
+	ts->list = list;
+	return 0;
+}
+
+int templates_open(struct host *h, struct templates **ret, struct err *e)
+{
+	struct templates *ts = calloc(1, sizeof(*ts));
+	int r;
+
+	if (!ts)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	ts->host = h;
+	r = templates_reload(ts, e);
+	if (r < 0) {
+		free(ts);
+		return r;
+	}
+	*ret = ts;
+	return 0;
+}
+
+void templates_close(struct templates *ts)
+{
+	if (!ts)
+		return;
+	while (ts->list) {
+		struct template *t = ts->list;
+
+		ts->list = t->next;
+		template_free(t);
+	}
+	free(ts);
+}
+
+bool templates_own(struct templates *ts, const char *bake)
+{
+	char name[SNAPSHOT_ID_MAX + 1];
+
+	for (struct template *t = ts->list; t; t = t->next)
+		if (bake_name(ts->host, t, name, NULL) == 0 && !strcmp(name, bake))
+			return true;
+	return false;
+}
+
+static bool seen_by(const struct template *t, const char *tenant)
+{
+	return !t->tenant[0] || !tenant || !strcmp(t->tenant, tenant);
+}
+
+static bool called(const struct template *t, const char *name)
+{
+	const json_t *alias;
+	size_t i;
+
+	if (!strcmp(t->name, name))
+		return true;
+	json_array_foreach(json_object_get(t->doc, "aliases"), i,
+	                   alias) if (json_is_string(alias) &&
+	                              !strcmp(json_string_value(alias), name)) return true;
+	return false;
+}
+
+static struct template *look(struct templates *ts, const char *tenant, const char *name)
+{
+	for (struct template *t = ts->list; t; t = t->next)
+		if (seen_by(t, tenant) && called(t, name))
+			return t;
+	return NULL;
+}
+
+struct template *template_find(struct templates *ts, const char *tenant, const char *name,
+                               struct err *e)
+{
+	struct template *t = look(ts, tenant, name);
+	char known[160] = "";
+
+	if (t)
+		return t;
+	templates_reload(ts, NULL); /* it may have come since */
+	t = look(ts, tenant, name);
+	if (t)
+		return t;
+	for (t = template_next(ts, tenant, NULL); t; t = template_next(ts, tenant, t)) {
+		size_t n = strlen(known);
+
+		snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", t->name);
+	}
+	err_set(e, ENOENT, "template_not_found", "there is no template '%.40s'; there are: %s",
+	        name, known[0] ? known : "none, tools/image makes them");
+	return NULL;
+}
+
+struct template *template_next(struct templates *ts, const char *tenant, struct template *after)
+{
+	struct template *t = after ? after->next : ts->list;
+
+	while (t && !seen_by(t, tenant))
+		t = t->next;
+	return t;
+}
+
+/* --- the bake --------------------------------------------------------------------------------- */
+
+struct bake {
+	struct templates *templates;
+	struct template *template;
+	json_t *doc;
+	char name[SNAPSHOT_ID_MAX + 1], machine[ENGINE_ID_MAX + 1];
+	uint64_t memory_size, began_ms;
+	struct engine_image image;
+	bool made;
+	int r;
+	struct err err;
+};
+
+/* The end of what a command said, for the error. */
+struct tail {
+	char text[160];
+	size_t n;
+};
+
+static void keep_tail(void *arg, uint8_t chan, const void *p, size_t n)
+{
+	struct tail *t = arg;
+	size_t take = MIN(n, sizeof(t->text) - 1);
+
+	if (t->n + take > sizeof(t->text) - 1) {
+		size_t drop = t->n + take - (sizeof(t->text) - 1);
+
+		memmove(t->text, t->text + drop, t->n - drop);
+		t->n -= drop;
+	}
+	memcpy(t->text + t->n, (const char *)p + n - take, take);
+	t->n += take;
+	t->text[t->n] = 0;
+}
+
+static int run_in(struct guest *g, const char *script, const char *cwd, uint64_t timeout_ms,
+                  struct err *e)
+{
+	struct tail tail = {.n = 0};
+	struct guest_exec x = {.script = script,
+	                       .cwd = cwd,
+	                       .timeout_ms = timeout_ms,
+	                       .output = keep_tail,
+	                       .arg = &tail};
+	struct guest_exit end;
+	int r = guest_exec_wait(g, &x, &end, e);
+
+	if (r < 0 || (!end.signaled && !end.timed_out && end.code == 0))
+		return r;
+	for (char *c = tail.text; *c; c++)
+		if (!isprint((unsigned char)*c))
+			*c = ' ';
+	return err_set(e, EIO, "template_unusable", "'%.60s' %s %d: %s", script,
+	               end.timed_out  ? "took too long, signal"
+	               : end.signaled ? "was ended by signal"
+	                              : "failed with",
+	               end.code, tail.text);
+}
+
+/* Runs what the template asks for before it is frozen. */
+static int warm_up(struct bake *b, struct err *e)
+{
+	struct host *h = b->templates->host;
+	struct guest *g = NULL;
+	const json_t *warm;
+	const char *cwd = text_of(b->doc, "workdir", "/"), *ready = text_of(b->doc, "ready", NULL);
+	size_t i;
+	int r = machine_guest(&h->machines, b->machine, &g, e);
+
+	if (r < 0)
+		return r;
+	/* A shell that has run once is in memory for all that come after. */
+	r = run_in(g, "mkdir -p /workspace; true", "/", READY_MS, e);
+	json_array_foreach(json_object_get(b->doc, "warm"), i,
+	                   warm) if (r == 0 && json_is_string(warm)) r =
+	    run_in(g, json_string_value(warm), cwd, WARM_MS, e);
+	if (r == 0 && ready && ready[0])
+		r = run_in(g, ready, cwd, READY_MS, e);
+	if (r == 0)
+		r = guest_sync(g, e);
+	guest_free(g);
+	return r;
+}
+
+static int make_bake(struct bake *b, struct err *e)
+{
+	struct host *h = b->templates->host;
+	AUTO(engine_image_fini) struct engine_image cold = ENGINE_IMAGE_EMPTY;
+	AUTO(engine_image_fini) struct engine_image baked = ENGINE_IMAGE_EMPTY;
+	struct engine_start s = {.id = b->machine, .image = &cold, .cpu = -1};
+	int r;
+
+	r = engine_image_cold(b->memory_size, text_of(b->doc, "image", ""), upper_of(h, b->doc),
+	                      &cold, e);
+	if (r < 0)
+		return r;
+	r = machine_start(&h->machines, &s, NULL, 1, NULL, e);
+	if (r < 0)
+		return r;
+	fault_at("bake.booted");
+	r = warm_up(b, e);
+	if (r == 0)
+		r = machine_snapshot(&h->machines, b->machine, &baked, NULL, e);
+	fault_at("bake.sealed");
+	if (r == 0)
+		r = machine_save(&h->machines, &baked, &h->store, b->name, NULL, e);
+	fault_at("bake.saved");
+	machine_remove(&h->machines, b->machine, NULL);
+	return r;
+}
+
+static void bake_work(void *arg)
+{
+	struct bake *b = arg;
+	struct host *h = b->templates->host;
+
+	/* Damaged or of another format: made anew. */
+	b->r = machine_load(&h->machines, &h->store, b->name, false, &b->image, &b->err);
+	if (b->r < 0) {
+		snapshot_delete(&h->store, b->name, NULL);
+		b->made = true;
+		b->r = make_bake(b, &b->err);
+		if (b->r == 0)
+			b->r = machine_load(&h->machines, &h->store, b->name, false, &b->image,
+			                    &b->err);
+	}
+}
+
+static void bake_done(void *arg)
+{
+	struct bake *b = arg;
+	struct template *t = b->template;
+	struct template_waiter *w = t->waiters;
+	struct host *h = b->templates->host;
+
+	t->baking = false;
+	t->waiters = NULL;
+	if (b->r == 0) {
+		engine_image_fini(&t->image);
+		t->image = b->image;
+		t->loaded = true;
+		snprintf(t->bake, sizeof(t->bake), "%s", b->name);
+		if (b->made)
+			log_info("template baked template=%s bake=%s took_ms=%llu", t->name,
+			         t->bake, (unsigned long long)(mono_ms() - b->began_ms));
+	} else {
+		err_prefix(&b->err, "template %s cannot be baked", t->name);
+		log_error("bake failed template=%s why=\"%s\"", t->name, b->err.text);
+	}
+	while (w) {
+		struct template_waiter *next = w->next;
+
+		w->done(w->arg, b->r < 0 ? &b->err : NULL, t);
+		free(w);
+		w = next;
+	}
+	json_decref(b->doc);
+	free(b);
+	host_fill_spare(h);
+}
+
+void template_ready(struct templates *ts, struct template *t,
+                    void (*done)(void *arg, const struct err *e, struct template *t), void *arg)
+{
+	struct template_waiter *w;
+	struct bake *b;
+	struct err e;
+
+	if (t->loaded) {
+		done(arg, NULL, t);
+		return;
+	}
+	w = malloc(sizeof(*w));
+	b = t->baking ? NULL : calloc(1, sizeof(*b));
+	if (!w || (!b && !t->baking)) {
+		free(w);
+		err_set(&e, ENOMEM, "no_memory", "no memory");
+		done(arg, &e, t);
+		return;
+	}
+	*w = (struct template_waiter){.next = t->waiters, .done = done, .arg = arg};
+	t->waiters = w;
+	if (t->baking)
+		return;
+	*b = (struct bake){.templates = ts,
+	                   .template = t,
+	                   .doc = json_incref(t->doc),
+	                   .memory_size = (uint64_t)t->memory_mb << 20,
+	                   .began_ms = mono_ms(),
+	                   .image = ENGINE_IMAGE_EMPTY};
+	machine_new_id(b->machine);
+	memcpy(b->machine, "b_", 2);
+	t->baking = true;
+	b->r = bake_name(ts->host, t, b->name, &b->err);
+	if (b->r == 0 && pool_submit(ts->host->pool, bake_work, bake_done, b) < 0)
+		b->r = err_set(&b->err, ENOMEM, "no_memory", "no memory");
+	if (b->r < 0)
+		bake_done(b);
+}
+
+int template_delete(struct templates *ts, const char *tenant, const char *name, struct err *e)
+{
+	struct template *t = look(ts, tenant, name);
+	char path[PATH_MAX];
+
+	if (!t)
+		return err_set(e, ENOENT, "template_not_found", "there is no template '%.40s'",
+		               name);
+	if (!t->tenant[0])
+		return err_set(
+		    e, EPERM, "forbidden",
+		    "template %s is everybody's: it is removed on the host, by its file in "
+		    "the templates directory",
+		    t->name);
+	snprintf(path, sizeof(path), "%s/templates/%s.%s.json", ts->host->config.data_dir,
+	         t->tenant, t->name);
+	if (unlink(path) < 0 && errno != ENOENT)
+		return err_set(e, errno, "disk_full", "cannot remove %s: %s", path,
+		               strerror(errno));
+	if (t->bake[0])
+		snapshot_delete(&ts->host->store, t->bake, NULL);
+	return templates_reload(ts, e);
+}

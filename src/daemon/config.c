@@ -1,0 +1,221 @@
+#include "daemon/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+
+enum kind {
+	TEXT,
+	NUMBER,
+	FLAG,
+	LISTEN,
+};
+
+static const struct key {
+	const char *name;
+	enum kind kind;
+	size_t at;
+	const char *otherwise; /* NULL: nothing */
+	int64_t min, max;
+	const char *what;
+} keys[] = {
+    {"listen", LISTEN, 0, "127.0.0.1:8080", 0, 0,
+     "address and port, or unix:/path; may be repeated"},
+    {"data_dir", TEXT, offsetof(struct config, data_dir), "/var/lib/pandad", 0, 0,
+     "records, templates, snapshots, volumes"},
+    {"run_dir", TEXT, offsetof(struct config, run_dir), "/run/pandad", 0, 0,
+     "sockets and disks of running machines"},
+    {"kernel", TEXT, offsetof(struct config, kernel), "/usr/lib/panda/panda-um", 0, 0,
+     "the guest kernel"},
+    {"upper_image", TEXT, offsetof(struct config, upper_image), "/usr/lib/panda/upper.img", 0, 0,
+     "an empty ext4 file system: what machines write on"},
+    {"cgroup_parent", TEXT, offsetof(struct config, cgroup_parent), "pandad", 0, 0,
+     "control group above those of the machines; each pandad of a host needs its own"},
+    {"tls_cert", TEXT, offsetof(struct config, tls_cert), NULL, 0, 0, "PEM file; with tls_key"},
+    {"tls_key", TEXT, offsetof(struct config, tls_key), NULL, 0, 0, "PEM file"},
+    {"preview_suffix", TEXT, offsetof(struct config, preview_suffix), "localhost", 0, 0,
+     "ports are reachable as <port>-<id>.<suffix>"},
+    {"public_url", TEXT, offsetof(struct config, public_url), NULL, 0, 0,
+     "how clients reach this server, for links"},
+    {"sandboxes_max", NUMBER, offsetof(struct config, sandboxes_max), "4096", 1, 16384,
+     "more are refused"},
+    {"memory_reserve_mb", NUMBER, offsetof(struct config, memory_reserve_mb), "1024", 1, 1 << 24,
+     "creates are refused rather than take the last of the host's memory"},
+    {"disk_reserve_mb", NUMBER, offsetof(struct config, disk_reserve_mb), "1024", 1, 1 << 30,
+     "and of its disk"},
+    {"idle_seconds", NUMBER, offsetof(struct config, idle_seconds), "900", 1, 1 << 30,
+     "a sandbox without ttl that is not persistent ends when unused for so long"},
+    {"prepare_ahead", NUMBER, offsetof(struct config, prepare_ahead), "8", 1, 256,
+     "jails made before they are asked for"},
+    {"threads", NUMBER, offsetof(struct config, threads), "8", 1, 256, "for what blocks"},
+    {"connections_max", NUMBER, offsetof(struct config, connections_max), "8192", 1, 1 << 20,
+     "of clients"},
+    {"rate_per_second", NUMBER, offsetof(struct config, rate_per_second), "0", 0, 1 << 24,
+     "requests of one tenant; 0: no limit"},
+    {"rate_burst", NUMBER, offsetof(struct config, rate_burst), "0", 0, 1 << 24,
+     "how many may come at once"},
+    {"log_level", NUMBER, offsetof(struct config, log_level), "2", 0, 3,
+     "0 errors, 1 warnings, 2 life events, 3 everything"},
+    {"stub_auth", FLAG, offsetof(struct config, stub_auth), "no", 0, 0,
+     "development: a request without a token is an admin's"},
+    {"weak_jail", FLAG, offsetof(struct config, weak_jail), "no", 0, 0,
+     "start machines even if this host lacks parts of the jail (panda doctor)"},
+};
+
+static const struct key *key_of(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+		if (!strcmp(keys[i].name, name))
+			return &keys[i];
+	return NULL;
+}
+
+static int set_text(char **at, const char *value)
+{
+	char *copy = strdup(value);
+
+	if (!copy)
+		return -ENOMEM;
+	free(*at);
+	*at = copy;
+	return 0;
+}
+
+int config_set(struct config *c, const char *key, const char *value, struct err *e)
+{
+	const struct key *k = key_of(key);
+	char *end;
+	long long n;
+
+	if (!k)
+		return err_set(e, EINVAL, "bad_config",
+		               "there is no key '%.40s': 'pandad --print-config' shows all", key);
+	switch (k->kind) {
+	case LISTEN:
+		if (c->nlisten == LISTEN_MAX)
+			return err_set(e, E2BIG, "bad_config", "listen: at most %d addresses",
+			               LISTEN_MAX);
+		c->listen[c->nlisten] = NULL;
+		if (set_text(&c->listen[c->nlisten], value) < 0)
+			return err_set(e, ENOMEM, "no_memory", "no memory");
+		c->nlisten++;
+		return 0;
+	case TEXT:
+		if (set_text((char **)((char *)c + k->at), value) < 0)
+			return err_set(e, ENOMEM, "no_memory", "no memory");
+		return 0;
+	case NUMBER:
+		errno = 0;
+		n = strtoll(value, &end, 10);
+		if (errno || end == value || *end || n < k->min || n > k->max)
+			return err_set(e, EINVAL, "bad_config",
+			               "%s: '%.40s' is not a number from %lld to %lld", key, value,
+			               (long long)k->min, (long long)k->max);
+		*(int64_t *)((char *)c + k->at) = n;
+		return 0;
+	default:
+		if (strcmp(value, "yes") != 0 && strcmp(value, "no") != 0)
+			return err_set(e, EINVAL, "bad_config", "%s: '%.40s' is neither yes nor no",
+			               key, value);
+		*(bool *)((char *)c + k->at) = value[0] == 'y';
+		return 0;
+	}
+}
+
+int config_default(struct config *c)
+{
+	int r = 0;
+
+	*c = (struct config){.nlisten = 0};
+	for (size_t i = 0; r == 0 && i < ARRAY_LEN(keys); i++)
+		if (keys[i].otherwise && keys[i].kind != LISTEN)
+			r = config_set(c, keys[i].name, keys[i].otherwise, NULL);
+	return r;
+}
+
+static char *trim(char *s)
+{
+	size_t n;
+
+	while (isspace((unsigned char)*s))
+		s++;
+	n = strlen(s);
+	while (n && isspace((unsigned char)s[n - 1]))
+		s[--n] = 0;
+	return s;
+}
+
+int config_read(struct config *c, const char *path, struct err *e)
+{
+	autofree char *text = NULL;
+	char *line, *next;
+	unsigned number = 0;
+	int r = io_read_file(AT_FDCWD, path, 1 << 20, &text, NULL);
+
+	if (r < 0)
+		return err_set(e, -r, "bad_config", "cannot read %s: %s", path, strerror(-r));
+	for (line = text; line && *line; line = next) {
+		char *equals;
+
+		number++;
+		next = strchr(line, '\n');
+		if (next)
+			*next++ = 0;
+		line[strcspn(line, "#")] = 0;
+		line = trim(line);
+		if (!*line)
+			continue;
+		equals = strchr(line, '=');
+		if (!equals)
+			return err_set(e, EINVAL, "bad_config", "%s:%u: a line is 'key = value'",
+			               path, number);
+		*equals = 0;
+		r = config_set(c, trim(line), trim(equals + 1), e);
+		if (r < 0)
+			return err_prefix(e, "%s:%u", path, number);
+	}
+	return 0;
+}
+
+void config_fini(struct config *c)
+{
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+		if (keys[i].kind == TEXT)
+			free(*(char **)((char *)c + keys[i].at));
+	for (size_t i = 0; i < c->nlisten; i++)
+		free(c->listen[i]);
+}
+
+void config_print(const struct config *c, FILE *to)
+{
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		const struct key *k = &keys[i];
+		const void *at = (const char *)c + k->at;
+		const char *text;
+
+		fprintf(to, "# %s\n", k->what);
+		switch (k->kind) {
+		case LISTEN:
+			for (size_t n = 0; n < c->nlisten; n++)
+				fprintf(to, "listen = %s\n", c->listen[n]);
+			if (!c->nlisten)
+				fprintf(to, "listen = %s\n", k->otherwise);
+			break;
+		case TEXT:
+			text = *(char *const *)at;
+			fprintf(to, "%s%s = %s\n", text ? "" : "#", k->name, text ? text : "");
+			break;
+		case NUMBER:
+			fprintf(to, "%s = %lld\n", k->name, (long long)*(const int64_t *)at);
+			break;
+		default:
+			fprintf(to, "%s = %s\n", k->name, *(const bool *)at ? "yes" : "no");
+		}
+	}
+}

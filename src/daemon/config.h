@@ -1,0 +1,33 @@
+/*
+ * daemon/config.h - the one file that says how this pandad works
+ * Lines of `key = value`; '#' begins a comment. Every key has a default that suits one plain host.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/err.h"
+
+enum {
+	LISTEN_MAX = 8,
+};
+
+struct config {
+	char *listen[LISTEN_MAX]; /* "127.0.0.1:8080", "[::1]:8080", "unix:/path" */
+	size_t nlisten;
+	char *data_dir, *run_dir, *kernel, *upper_image, *cgroup_parent;
+	char *tls_cert, *tls_key, *preview_suffix, *public_url;
+	int64_t sandboxes_max, memory_reserve_mb, disk_reserve_mb, idle_seconds, prepare_ahead,
+	    threads, rate_per_second, rate_burst, connections_max;
+	int64_t log_level; /* 0 error ... 3 debug */
+	bool stub_auth, weak_jail;
+};
+
+int config_default(struct config *c);
+/* One "key=value", as in the file. Kind: bad_config; the text names the key and what it takes. */
+int config_set(struct config *c, const char *key, const char *value, struct err *e);
+int config_read(struct config *c, const char *path, struct err *e);
+void config_fini(struct config *c);
+/* All keys with what they mean, in the form of a file. */
+void config_print(const struct config *c, FILE *to);
