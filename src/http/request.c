@@ -111,8 +111,10 @@ void req_end(struct http_req *r, bool aborted)
 		conf->logged(conf->arg, r, r->status, r->bytes_out,
 		             (mono_ns() - r->start_ns) / 1000,
 		             aborted && (!r->failed || r->c->dead));
-	if (r->end)
-		r->end(r->end_arg, r, aborted);
+	while (r->nends) {
+		r->nends--;
+		r->end[r->nends].fn(r->end[r->nends].arg, r, aborted);
+	}
 	free(r->collect);
 	free(r->extra);
 	free(r);
@@ -202,8 +204,9 @@ void *http_data(const struct http_req *r)
 void http_on_end(struct http_req *r, void (*fn)(void *arg, struct http_req *r, bool aborted),
                  void *arg)
 {
-	r->end = fn;
-	r->end_arg = arg;
+	assert(r->nends < ARRAY_LEN(r->end));
+	r->end[r->nends].fn = fn;
+	r->end[r->nends++].arg = arg;
 }
 
 /* ---- its body ---- */

@@ -22,6 +22,7 @@ enum {
 	HTTP_HEADERS_MAX = 100,
 	HTTP_OUT_HIGH = 256 * 1024, /* queued reply bytes at which http_room() is 0 */
 	HTTP_CHUNK = 64 * 1024,     /* the most one body callback gets */
+	HTTP_ENDS_MAX = 2,
 };
 
 struct http_server;
@@ -76,7 +77,8 @@ void *http_data(const struct http_req *r);
 
 /*
  * Once, as the last thing about this request: the reply is out, or the client is gone, or we cut
- * it. r is still readable inside.
+ * it. r is still readable inside. May be called HTTP_ENDS_MAX times (a handler, and the WebSocket it
+ * opened): the newest is told first.
  */
 void http_on_end(struct http_req *r, void (*fn)(void *arg, struct http_req *r, bool aborted),
                  void *arg);

@@ -105,8 +105,11 @@ enum reply_state {
 struct http_req {
 	struct http_conn *c;
 	void *data;
-	void (*end)(void *arg, struct http_req *r, bool aborted);
-	void *end_arg;
+	struct {
+		void (*fn)(void *arg, struct http_req *r, bool aborted);
+		void *arg;
+	} end[HTTP_ENDS_MAX];
+	unsigned nends;
 	void (*writable)(void *arg, struct http_req *r);
 	void *writable_arg;
 
