@@ -12,16 +12,29 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "cli/cli.h"
+#include "cli/commands.h"
 #include "jail/jail.h"
 
 static int problems;
+static json_t *rows; /* --json: collected, printed at the end */
+
+/* state: "ok", "no", or "--" for what is good to know and no problem. */
+static void say(const char *state, const char *name, const char *detail, const char *todo)
+{
+	if (rows) {
+		json_array_append_new(rows,
+		                      json_pack("{s:s, s:s, s:s, s:s*}", "state", state, "name",
+		                                name, "detail", detail, "todo", todo));
+		return;
+	}
+	printf("%-4s %-14s %s\n", state, name, detail);
+	if (todo)
+		printf("     %-14s -> %s\n", "", todo);
+}
 
 static void row(bool ok, const char *name, const char *detail, const char *todo)
 {
-	printf("%-4s %-14s %s\n", ok ? "ok" : "no", name, detail);
-	if (!ok && todo)
-		printf("     %-14s -> %s\n", "", todo);
+	say(ok ? "ok" : "no", name, detail, ok ? NULL : todo);
 	problems += !ok;
 }
 
@@ -58,28 +71,52 @@ static void check_kvm(void)
 	bool device = access("/dev/kvm", R_OK | W_OK) == 0;
 
 	/* Not a problem: the user-mode engine is there for such hosts. */
-	printf("%-4s %-14s %s\n", "--", "kvm",
-	       flags && device ? "hardware virtualization is there (engine to come)"
-	       : device        ? "/dev/kvm opens, but the cpu has no vmx or svm: engine um is used"
-	                       : "no hardware virtualization: engine um is used");
+	say("--", "kvm",
+	    flags && device ? "hardware virtualization is there (engine to come)"
+	    : device        ? "/dev/kvm opens, but the cpu has no vmx or svm: engine um is used"
+	                    : "no hardware virtualization: engine um is used",
+	    NULL);
 }
 
-int cmd_doctor(int argc, char **argv)
+/* Machines work without a server, so a missing one is no problem of the host. */
+static void check_server(struct cli *c)
+{
+	autojson json_t *version = NULL, *list = NULL;
+	struct panda_error e;
+	char detail[400];
+
+	if (cli_open(c))
+		return;
+	panda_set_timeout(c->panda, 5000);
+	if (panda_call(c->panda, "GET", "/version", NULL, &version, &e) < 0) {
+		say("--", "server", e.text,
+		    "make up starts a pandad; PANDASTACK_API names another");
+		return;
+	}
+	snprintf(detail, sizeof(detail), "%s %s at %s, engine %s, isolation %s",
+	         js(version, "service"), js(version, "semver"), panda_url(c->panda),
+	         js(version, "engine"), js(version, "isolation"));
+	say("ok", "server", detail, NULL);
+	if (panda_list(c->panda, &list, &e) < 0) {
+		say("--", "key", e.text,
+		    "put the key that make up printed into PANDASTACK_API_KEY");
+		return;
+	}
+	snprintf(detail, sizeof(detail), "%zu of ours", json_array_size(cli_list(list, "items")));
+	say("ok", "sandboxes", detail, NULL);
+}
+
+static int run(struct cli *c)
 {
 	const char *run_dir = getenv("PANDA_RUN") ? getenv("PANDA_RUN") : "/run/panda";
 	struct jail_part parts[JAIL_PARTS];
 	struct jail *jail = NULL;
 	struct err e;
 
-	if (argc > 1 && !strcmp(argv[1], "--help")) {
-		printf(
-		    "usage: panda doctor\n\nSays what this host can do for machines and what is\n"
-		    "missing. Exit code 0: everything is there; 1: something is missing.\n\n"
-		    "Examples:\n  panda doctor\n  panda doctor && panda machine run -- uname -a\n");
-		return CLI_OK;
-	}
-	if (argc > 1)
-		return cli_usage("doctor", "it takes no arguments");
+	if (cli_args(c, 0, 0))
+		return CLI_USAGE;
+	if (c->json)
+		rows = json_array();
 	row(geteuid() == 0, "root", geteuid() == 0 ? "running as root" : "not running as root",
 	    "run it again as root: machines get uids of their own");
 	if (mkdir(run_dir, 0700) < 0 && errno != EEXIST)
@@ -95,5 +132,19 @@ int cmd_doctor(int argc, char **argv)
 	check_pagemap_scan();
 	check_map_count();
 	check_kvm();
+	check_server(c);
+	if (rows)
+		cli_json(rows);
+	json_decref(rows);
 	return problems ? CLI_FAILED : CLI_OK;
 }
+
+const struct cli_command command_doctor = {
+    .name = "doctor",
+    .args = "",
+    .what = "say what this host can do, and what is missing",
+    .about = "Says what this host can do for machines and what is missing, and whether a pandad\n"
+	     "answers. Exit code 0: everything is there; 1: the host lacks something.",
+    .examples = "  panda doctor\n  panda doctor && panda machine run -- uname -a\n",
+    .run = run,
+};

@@ -1,0 +1,447 @@
+/*
+ * cli.c - options from a table, help from the same table, and how we say what went wrong
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "cli/cli.h"
+
+const struct cli_opt cli_common[] = {
+    {KEY_JSON, "json", NULL, "print JSON, for programs", WORD_NONE},
+    {KEY_URL, "url", "URL", "the server (PANDASTACK_API, http://127.0.0.1:8080)", WORD_NONE},
+    {KEY_CA_FILE, "ca-file", "FILE", "trust these certificates (PEM) only", WORD_FILE},
+    {KEY_HELP, "help", NULL, "this text", WORD_NONE},
+    {0},
+};
+
+static const struct cli_opt only_help[] = {
+    {KEY_HELP, "help", NULL, "this text", WORD_NONE},
+    {0},
+};
+
+/* ---- help ---- */
+
+static void help_opts(const struct cli_opt *o, FILE *to)
+{
+	char left[64];
+
+	for (; o && o->key; o++) {
+		snprintf(left, sizeof(left), "%s%c%s --%s%s%s", o->key < KEY_FIRST ? "-" : " ",
+		         o->key < KEY_FIRST ? o->key : ' ', o->key < KEY_FIRST ? "," : " ", o->name,
+		         o->arg ? " " : "", o->arg ? o->arg : "");
+		fprintf(to, "  %-26s %s\n", left, o->help);
+	}
+}
+
+void cli_help(const struct cli_command *cmd, FILE *to)
+{
+	const struct cli_verb *v = cmd->verbs;
+	char left[64];
+
+	fprintf(to, "usage: panda %s%s%s%s\n\n", cmd->name, v ? " VERB" : "",
+	        cmd->args && *cmd->args ? " " : "", cmd->args ? cmd->args : "");
+	fprintf(to, "%s\n\n", cmd->about ? cmd->about : cmd->what);
+	for (; v && v->name; v++) {
+		snprintf(left, sizeof(left), "%s %s", v->name, v->args);
+		fprintf(to, "  %-26s %s\n", left, v->what);
+	}
+	if (cmd->verbs)
+		fputc('\n', to);
+	help_opts(cmd->opts, to);
+	help_opts(cmd->local ? only_help : cli_common, to);
+	fprintf(to, "\nExamples:\n%s", cmd->examples);
+}
+
+static void help_all(FILE *to)
+{
+	fprintf(to, "usage: panda COMMAND [OPTION]... [ARG]...\n\n");
+	for (const struct cli_command *const *c = cli_commands; *c; c++)
+		fprintf(to, "  %-10s %s\n", (*c)->name, (*c)->what);
+	fprintf(
+	    to,
+	    "\nThe key is in PANDASTACK_API_KEY or ~/.config/pandastack/config.json. Sandboxes\n"
+	    "may be named by the beginning of their id. 'panda COMMAND --help' tells more.\n\n"
+	    "Examples:\n"
+	    "  panda run -- python3 -c 'print(6 * 7)'\n"
+	    "  id=$(panda create) && panda shell $id; panda kill $id\n");
+}
+
+/* ---- options ---- */
+
+static int add_given(struct cli *c, int key, const char *arg)
+{
+	if (c->ngiven == CLI_GIVEN_MAX)
+		return cli_bad(c, "more than %d options", CLI_GIVEN_MAX);
+	c->given[c->ngiven].key = key;
+	c->given[c->ngiven++].arg = arg;
+	return 0;
+}
+
+static void table_for(const struct cli_opt *o, struct option *lo, size_t max, size_t *n, char *so,
+                      size_t so_len)
+{
+	size_t at = strlen(so);
+
+	for (; o && o->key && *n + 1 < max; o++) {
+		lo[(*n)++] = (struct option){.name = o->name,
+		                             .has_arg = o->arg ? required_argument : no_argument,
+		                             .val = o->key};
+		if (o->key < KEY_FIRST && at + 3 < so_len) {
+			so[at++] = (char)o->key;
+			if (o->arg)
+				so[at++] = ':';
+			so[at] = 0;
+		}
+	}
+}
+
+/* 0, CLI_PANDA, or -1 when help was asked for and given. */
+static int parse(struct cli *c, int argc, char **argv)
+{
+	struct option lo[48] = {0};
+	char so[64] = ":";
+	size_t n = 0;
+	int o, r;
+
+	if (c->cmd->guest)
+		snprintf(so, sizeof(so), "+:");
+	table_for(c->cmd->opts, lo, ARRAY_LEN(lo), &n, so, sizeof(so));
+	table_for(c->cmd->local ? only_help : cli_common, lo, ARRAY_LEN(lo), &n, so, sizeof(so));
+	optind = 0; /* glibc: start anew */
+	while ((o = getopt_long(argc, argv, so, lo, NULL)) != -1) {
+		if (o == ':')
+			return cli_bad(c, "%s wants a value", argv[optind - 1]);
+		if (o == '?') {
+			if (optopt && optopt < KEY_FIRST)
+				return cli_bad(c, "there is no option -%c", optopt);
+			return cli_bad(c, "there is no option '%.60s', or it takes no value",
+			               argv[optind - 1]);
+		}
+		if (o == KEY_HELP) {
+			cli_help(c->cmd, stdout);
+			return -1;
+		}
+		r = add_given(c, o, optarg);
+		if (r)
+			return r;
+	}
+	c->json = cli_has(c, KEY_JSON);
+	c->argc = argc - optind;
+	c->argv = argv + optind;
+	return 0;
+}
+
+static int choose_verb(struct cli *c)
+{
+	char known[160] = "";
+	size_t at = 0;
+
+	for (const struct cli_verb *v = c->cmd->verbs; v->name; v++) {
+		if (c->argc && !strcmp(c->argv[0], v->name))
+			c->verb = v;
+		at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", at ? ", " : "",
+		                       v->name);
+		at = MIN(at, sizeof(known) - 1);
+	}
+	if (!c->argc)
+		return cli_bad(c, "say what to do: %s", known);
+	if (!c->verb)
+		return cli_bad(c, "it does not know '%.40s', only: %s", c->argv[0], known);
+	c->argc--;
+	c->argv++;
+	return 0;
+}
+
+const struct cli_command *cli_find(const char *name)
+{
+	for (const struct cli_command *const *c = cli_commands; *c; c++)
+		if (!strcmp(name, (*c)->name))
+			return *c;
+	return NULL;
+}
+
+int cli_main(int argc, char **argv)
+{
+	struct cli c = {0};
+	int r;
+
+	if (argc < 2) {
+		help_all(stderr);
+		return CLI_USAGE;
+	}
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+		c.cmd = argc > 2 ? cli_find(argv[2]) : NULL;
+		if (c.cmd && c.cmd->raw)
+			return c.cmd->raw(2, (char *[]){argv[2], (char *)"--help", NULL});
+		if (c.cmd)
+			cli_help(c.cmd, stdout);
+		else
+			help_all(stdout);
+		return CLI_OK;
+	}
+	c.cmd = cli_find(!strcmp(argv[1], "--version") ? "version" : argv[1]);
+	if (!c.cmd) {
+		fprintf(stderr, "panda: there is no command '%.40s'\nTry 'panda --help'.\n",
+		        argv[1]);
+		return CLI_USAGE;
+	}
+	if (c.cmd->raw)
+		return c.cmd->raw(argc - 1, argv + 1);
+	r = parse(&c, argc - 1, argv + 1);
+	if (r == 0 && c.cmd->verbs)
+		r = choose_verb(&c);
+	if (r == 0)
+		r = c.verb ? c.verb->run(&c) : c.cmd->run(&c);
+	panda_free(c.panda);
+	if (r == -1)
+		r = CLI_OK;
+	/* A full disk or a reader that left must not look like success. */
+	if (fflush(stdout) != 0 && r == CLI_OK)
+		r = cli_die("cannot write the output: %s", strerror(errno));
+	return r;
+}
+
+bool cli_has(const struct cli *c, int key)
+{
+	for (size_t i = 0; i < c->ngiven; i++)
+		if (c->given[i].key == key)
+			return true;
+	return false;
+}
+
+const char *cli_str(const struct cli *c, int key, const char *other)
+{
+	for (size_t i = c->ngiven; i-- > 0;)
+		if (c->given[i].key == key)
+			return c->given[i].arg;
+	return other;
+}
+
+static const char *name_of(const struct cli *c, int key)
+{
+	for (const struct cli_opt *o = c->cmd->opts; o && o->key; o++)
+		if (o->key == key)
+			return o->name;
+	return "?";
+}
+
+int cli_num(const struct cli *c, int key, long min, long max, long *ret)
+{
+	const char *s = cli_str(c, key, NULL);
+	char *end;
+	long v;
+
+	if (!s)
+		return 0;
+	errno = 0;
+	v = strtol(s, &end, 10);
+	if (errno || end == s || *end || v < min || v > max)
+		return cli_bad(c, "--%s wants a number from %ld to %ld, not '%.40s'",
+		               name_of(c, key), min, max, s);
+	*ret = v;
+	return 0;
+}
+
+int cli_seconds(const struct cli *c, int key, long *ret)
+{
+	static const struct {
+		char unit;
+		long seconds;
+	} units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+	const char *s = cli_str(c, key, NULL);
+	long v, times = 1;
+	char *end;
+
+	if (!s)
+		return 0;
+	errno = 0;
+	v = strtol(s, &end, 10);
+	for (size_t i = 0; i < ARRAY_LEN(units) && end != s; i++)
+		if (*end == units[i].unit && !end[1]) {
+			times = units[i].seconds;
+			end++;
+		}
+	if (errno || end == s || *end || v < 0 || v > INT_MAX / times)
+		return cli_bad(c,
+		               "--%s wants seconds, or a number with s, m, h or d behind it, "
+		               "not '%.40s'",
+		               name_of(c, key), s);
+	*ret = v * times;
+	return 0;
+}
+
+int cli_pairs(const struct cli *c, int key, json_t *into)
+{
+	for (size_t i = 0; i < c->ngiven; i++) {
+		const char *s = c->given[i].arg, *eq;
+		autofree char *name = NULL;
+
+		if (c->given[i].key != key)
+			continue;
+		eq = strchr(s, '=');
+		if (!eq || eq == s)
+			return cli_bad(c, "--%s wants NAME=VALUE, not '%.60s'", name_of(c, key), s);
+		name = strndup(s, (size_t)(eq - s));
+		if (!name || json_object_set_new(into, name, json_string(eq + 1)) < 0)
+			return cli_bad(c, "'%.60s' is not UTF-8", s);
+	}
+	return 0;
+}
+
+int cli_args(const struct cli *c, int min, int max)
+{
+	if (c->argc < min)
+		return cli_bad(c, "it wants %s", c->verb ? c->verb->args : c->cmd->args);
+	if (max >= 0 && c->argc > max)
+		return cli_bad(c, "what is '%.60s' for?", c->argv[max]);
+	return 0;
+}
+
+/* ---- talking ---- */
+
+int cli_bad(const struct cli *c, const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(stderr, "panda %s%s%s: ", c->cmd->name, c->verb ? " " : "",
+	        c->verb ? c->verb->name : "");
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "\nTry 'panda %s --help'.\n", c->cmd->name);
+	return CLI_PANDA;
+}
+
+int cli_die(const char *fmt, ...)
+{
+	va_list ap;
+
+	fputs("panda: ", stderr);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+	return CLI_PANDA;
+}
+
+static const char *next_step(const struct cli *c, const struct panda_error *e)
+{
+	if (!strcmp(e->code, "connect") && c->panda)
+		return strstr(panda_url(c->panda), "://127.") ||
+		               strstr(panda_url(c->panda), "://localhost")
+		           ? "is pandad running? `make up` starts one"
+		           : "is that the right server? PANDASTACK_API or --url names another";
+	if (e->status == 401)
+		return c->panda && panda_has_key(c->panda)
+		           ? "the server does not know this key: `make up` prints one that it knows"
+		           : "there is no key: put it into PANDASTACK_API_KEY or "
+		             "~/.config/pandastack/config.json";
+	if (!strcmp(e->code, "sandbox_paused"))
+		return "`panda resume ID` lets it go on";
+	if (!strcmp(e->code, "sandbox_not_found"))
+		return "`panda ls` shows what there is";
+	if (!strcmp(e->code, "snapshot_not_found"))
+		return "`panda snapshot ls` shows what there is";
+	if (!strcmp(e->code, "volume_not_found"))
+		return "`panda volume ls` shows what there is";
+	if (!strcmp(e->code, "quota_exceeded"))
+		return "`panda me` shows the quota, `panda kill` makes room";
+	if (!strcmp(e->code, "host_full"))
+		return "`panda top` shows who uses the host; `panda hibernate` and `panda kill` "
+		       "make room";
+	return NULL;
+}
+
+int cli_say(const struct cli *c, const struct panda_error *e)
+{
+	const char *next = next_step(c, e);
+
+	if (c->json) {
+		autojson json_t *j =
+		    json_pack("{s:s, s:s, s:i, s:s}", "error", e->text, "code", e->code, "status",
+		              e->status, "request_id", e->request_id);
+		autofree char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
+
+		/* On stderr, too: stdout is for answers. */
+		fprintf(stderr, "%s\n", text ? text : e->text);
+		return CLI_PANDA;
+	}
+	fprintf(stderr, "panda: %s\n", e->text);
+	if (next)
+		fprintf(stderr, "       %s\n", next);
+	return CLI_PANDA;
+}
+
+int cli_open(struct cli *c)
+{
+	struct panda_config cfg = {.url = cli_str(c, KEY_URL, NULL),
+	                           .ca_file = cli_str(c, KEY_CA_FILE, NULL)};
+	struct panda_error e;
+
+	if (c->panda)
+		return 0;
+	return panda_new(&cfg, &c->panda, &e) < 0 ? cli_say(c, &e) : 0;
+}
+
+void cli_json(const json_t *j)
+{
+	json_dumpf(j, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
+	putchar('\n');
+}
+
+int cli_fail(const struct err *e)
+{
+	fprintf(stderr, "panda: %s\n", e->text);
+	return CLI_FAILED;
+}
+
+int cli_usage(const char *command, const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(stderr, "panda %s: ", command);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "\nTry 'panda %s --help'.\n", command);
+	return CLI_USAGE;
+}
+
+/* ---- json ---- */
+
+void cli_json_free(json_t **j)
+{
+	json_decref(*j);
+}
+
+const char *js(const json_t *j, const char *key)
+{
+	const char *s = json_string_value(json_object_get(j, key));
+
+	return s ? s : "";
+}
+
+long long ji(const json_t *j, const char *key)
+{
+	const json_t *v = json_object_get(j, key);
+
+	return json_is_real(v) ? (long long)json_real_value(v) : json_integer_value(v);
+}
+
+int cli_call(struct cli *c, const char *method, char *path, json_t *body, json_t **ret)
+{
+	autofree char *owned = path;
+	struct panda_error e;
+
+	if (!path)
+		return cli_die("out of memory");
+	if (cli_open(c))
+		return CLI_PANDA;
+	return panda_call(c->panda, method, path, body, ret, &e) < 0 ? cli_say(c, &e) : 0;
+}

@@ -1,0 +1,158 @@
+/*
+ * panda create - a sandbox that stays
+ */
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "cli/commands.h"
+
+static const struct cli_opt opts[] = {
+    {'t', "template", "NAME", "what it starts from (base)", WORD_TEMPLATE},
+    {KEY_FROM, "from", "SNAPSHOT", "start from a snapshot instead", WORD_SNAPSHOT},
+    {KEY_NAME, "name", "NAME", "a name to call it by", WORD_NONE},
+    {KEY_TTL, "ttl", "TIME", "end it after that time, whatever happens (90, 15m, 2h, 1d)", 0},
+    {KEY_IDLE, "idle", "TIME", "end it after that time without use (15m)", WORD_NONE},
+    {KEY_AUTO_HIBERNATE, "auto-hibernate", "TIME", "hibernate it when unused for so long", 0},
+    {KEY_PERSISTENT, "persistent", NULL, "do not end it when it is idle", WORD_NONE},
+    {'e', "env", "NAME=VALUE", "for every command in it (repeat)", WORD_NONE},
+    {'m', "meta", "KEY=VALUE", "metadata (repeat)", WORD_NONE},
+    {'v', "volume", "NAME:PATH[:ro]", "attach a volume (repeat)", WORD_VOLUME},
+    {KEY_EGRESS, "egress", "off|open|HOST,...", "what it may reach", WORD_NONE},
+    {0},
+};
+
+static int add_volumes(struct cli *c, json_t *body)
+{
+	json_t *list = NULL;
+
+	for (size_t i = 0; i < c->ngiven; i++) {
+		autofree char *text = NULL;
+		char *path, *mode;
+		json_t *v;
+
+		if (c->given[i].key != 'v')
+			continue;
+		text = strdup(c->given[i].arg);
+		if (!text)
+			return cli_die("out of memory");
+		path = strchr(text, ':');
+		if (path)
+			*path++ = 0;
+		mode = path ? strrchr(path, ':') : NULL;
+		if (mode && (!strcmp(mode, ":ro") || !strcmp(mode, ":rw")))
+			*mode++ = 0;
+		else
+			mode = NULL;
+		if (!*text || (path && *path != '/'))
+			return cli_bad(
+			    c, "--volume wants NAME, NAME:/PATH or NAME:/PATH:ro, not '%.80s'",
+			    c->given[i].arg);
+		v = json_pack("{s:s, s:b}", "name", text, "read_only", mode && !strcmp(mode, "ro"));
+		if (path)
+			json_object_set_new(v, "path", json_string(path));
+		if (!list)
+			json_object_set_new(body, "volumes", list = json_array());
+		if (!v || json_array_append_new(list, v) < 0)
+			return cli_bad(c, "'%.80s' is not UTF-8", c->given[i].arg);
+	}
+	return 0;
+}
+
+static int add_egress(struct cli *c, json_t *body)
+{
+	const char *s = cli_str(c, KEY_EGRESS, NULL);
+	json_t *list;
+
+	if (!s)
+		return 0;
+	if (!strcmp(s, "off") || !strcmp(s, "open")) {
+		json_object_set_new(body, "egress", json_string(s));
+		return 0;
+	}
+	json_object_set_new(body, "egress_allowlist", list = json_array());
+	for (size_t n; *s; s += n + (s[n] == ',')) {
+		n = strcspn(s, ",");
+		if (n && json_array_append_new(list, json_stringn(s, n)) < 0)
+			return cli_bad(c, "--egress is not UTF-8");
+	}
+	return 0;
+}
+
+static int add_seconds(struct cli *c, int key, const char *field, json_t *body)
+{
+	long s = -1;
+
+	if (cli_seconds(c, key, &s))
+		return CLI_PANDA;
+	if (s >= 0)
+		json_object_set_new(body, field, json_integer(s));
+	return 0;
+}
+
+static int add_map(struct cli *c, int key, const char *field, json_t *body)
+{
+	json_t *map;
+
+	if (!cli_has(c, key))
+		return 0;
+	json_object_set_new(body, field, map = json_object());
+	return cli_pairs(c, key, map);
+}
+
+int cli_create_body(struct cli *c, json_t **ret)
+{
+	autojson json_t *body = json_object();
+	const char *from = cli_str(c, KEY_FROM, NULL), *name = cli_str(c, KEY_NAME, NULL);
+	char snapshot[CLI_ID];
+
+	if (!body)
+		return cli_die("out of memory");
+	if (from && cli_has(c, 't'))
+		return cli_bad(c,
+		               "--from and --template exclude each other: a snapshot has its own");
+	if (from && cli_snapshot_id(c, from, snapshot))
+		return CLI_PANDA;
+	if (json_object_set_new(body, from ? "from_snapshot" : "template",
+	                        json_string(from ? snapshot : cli_str(c, 't', "base"))) < 0 ||
+	    (name && json_object_set_new(body, "name", json_string(name)) < 0))
+		return cli_bad(c, "names must be UTF-8");
+	if (add_seconds(c, KEY_TTL, "ttl_seconds", body) ||
+	    add_seconds(c, KEY_IDLE, "idle_seconds", body) ||
+	    add_seconds(c, KEY_AUTO_HIBERNATE, "auto_hibernate_seconds", body) ||
+	    add_map(c, 'e', "env", body) || add_map(c, 'm', "metadata", body) ||
+	    add_volumes(c, body) || add_egress(c, body))
+		return CLI_PANDA;
+	if (cli_has(c, KEY_PERSISTENT))
+		json_object_set_new(body, "persistent", json_true());
+	*ret = take_ptr(body);
+	return 0;
+}
+
+static int run(struct cli *c)
+{
+	autojson json_t *body = NULL, *sb = NULL;
+	struct panda_error e;
+
+	if (cli_args(c, 0, 0) || cli_create_body(c, &body) || cli_open(c))
+		return CLI_PANDA;
+	if (panda_create(c->panda, NULL, body, &sb, &e) < 0)
+		return cli_say(c, &e);
+	if (c->json)
+		cli_json(sb);
+	else
+		printf("%s\n", js(sb, "id"));
+	return CLI_OK;
+}
+
+const struct cli_command command_create = {
+    .name = "create",
+    .args = "[OPTION]...",
+    .what = "start a sandbox that stays; prints its id",
+    .about =
+	"Starts a sandbox and prints its id once it answers. It stays until it is killed, its\n"
+	"ttl is over, or nobody has used it for its idle time.",
+    .opts = opts,
+    .examples = "  panda create --template python-data --ttl 2h --name notebook\n"
+		"  id=$(panda create --egress off) && panda exec $id -- uname -a\n",
+    .run = run,
+};

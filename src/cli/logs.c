@@ -1,0 +1,88 @@
+/*
+ * panda logs - what a sandbox's kernel wrote to its console
+ */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "cli/commands.h"
+
+static const struct cli_opt opts[] = {
+    {'f', "follow", NULL, "and what comes, until interrupted", WORD_NONE},
+    {'n', "tail", "N", "only the last N lines", WORD_NONE},
+    {0},
+};
+
+/* A guest wrote it: on a terminal, nothing but text and line ends gets through. */
+static int print(void *arg, const void *data, size_t n)
+{
+	const bool *clean = arg;
+	const char *p = data;
+
+	for (size_t i = 0; i < n; i++)
+		if (*clean && ((unsigned char)p[i] < 0x20 || p[i] == 0x7f) && p[i] != '\n' &&
+		    p[i] != '\t')
+			putchar(p[i] == '\r' ? ' ' : '?');
+		else
+			putchar(p[i]);
+	return fflush(stdout) == 0 ? 0 : -errno;
+}
+
+static int print_event(void *arg, const struct panda_event *ev)
+{
+	autojson json_t *j = json_loadb(ev->data, ev->len, JSON_ALLOW_NUL, NULL);
+	const json_t *line = json_object_get(j, "line");
+	size_t n = json_string_length(line);
+	int r;
+
+	if (!json_is_string(line))
+		return 0; /* "open" */
+	r = print(arg, json_string_value(line), n);
+	if (!r && (!n || json_string_value(line)[n - 1] != '\n'))
+		r = print(arg, "\n", 1);
+	return r;
+}
+
+static int print_json(void *arg, const struct panda_event *ev)
+{
+	printf("%s\n", ev->data);
+	return fflush(stdout) == 0 ? 0 : -errno;
+}
+
+static int run(struct cli *c)
+{
+	bool clean = isatty(1), follow = cli_has(c, 'f');
+	autofree char *path = NULL;
+	struct panda_error e;
+	char id[CLI_ID];
+	long tail = 0;
+	int r;
+
+	if (cli_num(c, 'n', 1, 1000000, &tail) || cli_args(c, 1, 1) || cli_first_id(c, id))
+		return CLI_PANDA;
+	path =
+	    tail ? panda_path("/v1/sandboxes/%s/logs?follow=%d&tail=%d", id, (int)follow, (int)tail)
+		 : panda_path("/v1/sandboxes/%s/logs?follow=%d", id, (int)follow);
+	if (!path)
+		return cli_die("out of memory");
+	if (follow)
+		r = panda_events(c->panda, "GET", path, NULL, c->json ? print_json : print_event,
+		                 &clean, &e);
+	else
+		r = panda_download(c->panda, path, print, &clean, &e);
+	if (r < 0 && strcmp(e.code, "stopped"))
+		return cli_say(c, &e);
+	return CLI_OK;
+}
+
+const struct cli_command command_logs = {
+    .name = "logs",
+    .args = "[OPTION]... ID",
+    .what = "the console of a sandbox's kernel",
+    .opts = opts,
+    .word = WORD_SANDBOX,
+    .examples = "  panda logs -n 20 3f2a\n  panda logs -f 3f2a\n",
+    .run = run,
+};

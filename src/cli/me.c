@@ -1,0 +1,26 @@
+/*
+ * panda me - whose key this is, and what it may use
+ */
+#include "base/cleanup.h"
+#include "cli/commands.h"
+
+static int run(struct cli *c)
+{
+	autojson json_t *me = NULL;
+
+	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/me"), NULL, &me))
+		return CLI_PANDA;
+	if (c->json)
+		cli_json(me);
+	else
+		cli_fields(me);
+	return CLI_OK;
+}
+
+const struct cli_command command_me = {
+    .name = "me",
+    .args = "",
+    .what = "whose key this is, its quota and what of it is used",
+    .examples = "  panda me\n  panda me --json | jq .usage\n",
+    .run = run,
+};

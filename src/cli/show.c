@@ -1,0 +1,247 @@
+/*
+ * show.c - how things look: tables, ages, sizes, and which id was meant
+ */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "cli/show.h"
+
+/* ---- tables ---- */
+
+static bool grow(struct table *t)
+{
+	size_t cap = t->cap ? t->cap * 2 : 64;
+	char **more;
+
+	if (t->n < t->cap)
+		return true;
+	more = realloc(t->cells, cap * sizeof(*more));
+	if (!more)
+		return false;
+	t->cells = more;
+	t->cap = cap;
+	return true;
+}
+
+static void add_text(struct table *t, char *text)
+{
+	if (text && grow(t)) {
+		t->cells[t->n++] = text;
+		return;
+	}
+	free(text);
+	t->failed = true;
+}
+
+void table_init(struct table *t, ...)
+{
+	const char *head;
+	va_list ap;
+
+	*t = (struct table){0};
+	va_start(ap, t);
+	while ((head = va_arg(ap, const char *)) && t->cols < TABLE_COLS) {
+		add_text(t, strdup(head));
+		t->cols++;
+	}
+	va_end(ap);
+}
+
+void table_add(struct table *t, const char *fmt, ...)
+{
+	autofree char *raw = NULL;
+	char *clean;
+	va_list ap;
+	size_t n;
+
+	va_start(ap, fmt);
+	if (vasprintf(&raw, fmt, ap) < 0)
+		raw = NULL;
+	va_end(ap);
+	n = raw ? strlen(raw) + 1 : 0;
+	clean = raw ? malloc(n) : NULL;
+	if (clean)
+		show_clean(raw, clean, n);
+	add_text(t, clean);
+}
+
+/* Characters, not bytes: what stands in one column is counted by its first byte. */
+static size_t width(const char *s)
+{
+	size_t n = 0;
+
+	for (; *s; s++)
+		n += ((unsigned char)*s & 0xc0) != 0x80;
+	return n;
+}
+
+bool table_print(const struct table *t, FILE *to)
+{
+	size_t wide[TABLE_COLS] = {0};
+
+	if (t->failed)
+		return false;
+	for (size_t i = 0; i < t->n; i++)
+		wide[i % t->cols] = MAX(wide[i % t->cols], width(t->cells[i]));
+	for (size_t i = 0; i < t->n; i++) {
+		bool last = i % t->cols == t->cols - 1;
+
+		fputs(t->cells[i], to);
+		if (last)
+			fputc('\n', to);
+		else
+			fprintf(to, "%*s", (int)(wide[i % t->cols] - width(t->cells[i]) + 2), "");
+	}
+	return true;
+}
+
+void table_fini(struct table *t)
+{
+	for (size_t i = 0; i < t->n; i++)
+		free(t->cells[i]);
+	free(t->cells);
+	*t = (struct table){0};
+}
+
+/* ---- words ---- */
+
+/* Length of the UTF-8 character at s, 0 when there is none. */
+static size_t utf8_len(const unsigned char *s)
+{
+	size_t n = *s < 0x80                 ? 1
+	           : *s >= 0xc2 && *s < 0xe0 ? 2
+	           : *s >= 0xe0 && *s < 0xf0 ? 3
+	           : *s >= 0xf0 && *s < 0xf5 ? 4
+	                                     : 0;
+
+	for (size_t i = 1; i < n; i++)
+		if ((s[i] & 0xc0) != 0x80)
+			return 0;
+	/* C1 control characters are as bad as ESC to some terminals. */
+	return n == 2 && *s == 0xc2 && s[1] < 0xa0 ? 0 : n;
+}
+
+void show_clean(const char *text, char *buf, size_t n)
+{
+	size_t at = 0;
+
+	if (!n)
+		return;
+	while (*text) {
+		size_t len = utf8_len((const unsigned char *)text);
+		bool ok = len && (unsigned char)*text >= 0x20 && *text != 0x7f;
+
+		if (at + (ok ? len : 1) >= n)
+			break;
+		if (ok) {
+			memcpy(buf + at, text, len);
+			at += len;
+			text += len;
+		} else {
+			buf[at++] = '?';
+			text++;
+		}
+	}
+	buf[at] = 0;
+}
+
+time_t show_time(const char *text)
+{
+	struct tm tm = {0};
+	const char *end = text && *text ? strptime(text, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
+
+	if (!end || (*end != '.' && *end != 'Z' && *end != '+'))
+		return -1;
+	return timegm(&tm);
+}
+
+void show_age(const char *time_text, time_t now, char *buf, size_t n)
+{
+	time_t then = show_time(time_text);
+	long long s = then < 0 ? -1 : MAX((long long)(now - then), 0LL);
+
+	if (s < 0)
+		snprintf(buf, n, "-");
+	else if (s < 120)
+		snprintf(buf, n, "%llds", s);
+	else if (s < 2 * 3600)
+		snprintf(buf, n, "%lldm", s / 60);
+	else if (s < 2 * 86400)
+		snprintf(buf, n, "%lldh", s / 3600);
+	else
+		snprintf(buf, n, "%lldd", s / 86400);
+}
+
+void show_size(long long bytes, char *buf, size_t n)
+{
+	static const char units[] = "\0KMGTP";
+	double v = (double)bytes;
+	size_t i = 0;
+
+	for (; v >= 1023.95 && i < 5; i++)
+		v /= 1024;
+	if (!i)
+		snprintf(buf, n, "%lld", bytes);
+	else
+		snprintf(buf, n, v < 9.95 ? "%.1f%c" : "%.0f%c", v, units[i]);
+}
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+int show_short(const json_t *list)
+{
+	size_t n = json_array_size(list), ids = 0;
+	autofree const char **id = calloc(n + 1, sizeof(*id));
+	int len = 8;
+
+	for (size_t i = 0; id && i < n; i++) {
+		id[ids] = json_string_value(json_object_get(json_array_get(list, i), "id"));
+		ids += id[ids] != NULL;
+	}
+	/* Sorted, those that are most alike are neighbours. */
+	if (ids)
+		qsort(id, ids, sizeof(*id), by_text);
+	for (size_t i = 1; i < ids; i++)
+		while (len < 64 && strcmp(id[i - 1], id[i]) &&
+		       !strncmp(id[i - 1], id[i], (size_t)len))
+			len++;
+	return len;
+}
+
+/* ---- ids ---- */
+
+enum match match_prefix(const json_t *list, const char *key, const char *text, const json_t **ret)
+{
+	const json_t *found = NULL;
+	size_t n = json_array_size(list), len = strlen(text), hits = 0;
+
+	for (int pass = 0; pass < 2 && !hits; pass++)
+		for (size_t i = 0; i < n; i++) {
+			const json_t *j = json_array_get(list, i);
+			const char *id = json_string_value(json_object_get(j, key));
+			const char *name = json_string_value(json_object_get(j, "name"));
+
+			if (!name)
+				name = json_string_value(
+				    json_object_get(json_object_get(j, "metadata"), "name"));
+			if (!id ||
+			    !(pass ? len && !strncmp(id, text, len)
+			           : !strcmp(id, text) || (len && name && !strcmp(name, text))))
+				continue;
+			/* An id in full is never ambiguous, whatever others call themselves. */
+			if (!pass && !strcmp(id, text)) {
+				*ret = j;
+				return MATCH_ONE;
+			}
+			found = j;
+			hits++;
+		}
+	if (hits == 1)
+		*ret = found;
+	return hits == 1 ? MATCH_ONE : hits ? MATCH_MANY : MATCH_NONE;
+}
