@@ -287,8 +287,8 @@ class Kernel:
         if helpers is None:
             return
         for manager in helpers.Gcf.get_all_fig_managers():
+            helpers.Gcf.destroy(manager)  # first: one that cannot be drawn would be tried again and again
             self.result(manager.canvas.figure, False)
-            helpers.Gcf.destroy(manager)
 
     # --- cells
 

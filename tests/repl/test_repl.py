@@ -1,0 +1,415 @@
+"""The resident interpreters, without a sandbox: requests in, answers out."""
+import base64
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PANDA = Path(__file__).resolve().parents[2] / "templates/common/files/usr/lib/panda"
+DEADLINE_S = 20
+
+
+class Repl:
+    """One interpreter; run() gives all answers to a cell, up to "done"."""
+
+    def __init__(self, command, cwd, env=()):
+        self.p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  cwd=cwd, env={**os.environ, **dict(env)}, bufsize=0)
+        self.n, self.rest = 0, b""
+
+    def ask(self, code, **more):
+        self.n += 1
+        data = json.dumps({"id": self.n, "code": code, **more}).encode()
+        self.p.stdin.write(b"%d\n%s" % (len(data), data))
+
+    def answer(self):
+        end = time.monotonic() + DEADLINE_S
+        while b"\n" not in self.rest:
+            ready, _, _ = select.select([self.p.stdout], [], [], max(end - time.monotonic(), 0))
+            assert ready, f"no answer within {DEADLINE_S} s; so far {self.rest!r}"
+            data = os.read(self.p.stdout.fileno(), 1 << 16)
+            assert data, f"it is gone: {self.p.wait()}, {self.p.stderr.read()!r}"
+            self.rest += data
+        line, _, self.rest = self.rest.partition(b"\n")
+        return json.loads(line)
+
+    def interrupt(self):
+        """SIGINT, until there is an answer: Node may lose one."""
+        for _ in range(DEADLINE_S * 2):
+            self.p.send_signal(signal.SIGINT)
+            if self.rest or select.select([self.p.stdout], [], [], 0.5)[0]:
+                return
+
+    def answers(self):
+        got = []
+        while not got or got[-1]["type"] != "done":
+            got.append(self.answer())
+        return Cell(got)
+
+    def run(self, code, **more):
+        self.ask(code, **more)
+        cell = self.answers()
+        assert all(a["id"] in (self.n, None) for a in cell.all), cell
+        return cell
+
+
+class Cell:
+    def __init__(self, all):
+        self.all, self.exit = all, all[-1]["exit"]
+
+    def __repr__(self):
+        return repr(self.all)
+
+    def text(self, type):
+        return "".join(a["text"] for a in self.all if a["type"] == type)
+
+    @property
+    def stdout(self):
+        return self.text("stdout")
+
+    @property
+    def results(self):
+        return [a["data"] for a in self.all if a["type"] == "result"]
+
+    @property
+    def value(self):
+        found = [a["data"]["text/plain"] for a in self.all if a["type"] == "result" and a["main"]]
+        assert len(found) == 1 and self.exit == 0, self
+        return found[0]
+
+    @property
+    def error(self):
+        found = [a for a in self.all if a["type"] == "error"]
+        assert len(found) == 1, self
+        return found[0]
+
+
+def closing(repl):
+    yield repl
+    repl.p.stdin.close()
+    try:
+        assert repl.p.wait(10) == 0  # the end of requests is its end
+    finally:
+        repl.p.kill()
+        repl.p.wait()
+        repl.p.stdout.close()
+        repl.p.stderr.close()
+
+
+@pytest.fixture
+def identity(tmp_path):
+    file = tmp_path / "machine-id"
+    file.write_text("first\n")
+    return file
+
+
+@pytest.fixture
+def py(tmp_path, identity):
+    yield from closing(Repl([sys.executable, PANDA / "repl.py", identity], tmp_path))
+
+
+@pytest.fixture
+def js(tmp_path):
+    if shutil.which("node") is None:
+        pytest.skip("this host has no node")
+    yield from closing(Repl([PANDA / "repl-node"], tmp_path))
+
+
+# --- Python
+
+def test_names_stay_from_cell_to_cell(py):
+    assert py.run("x = 6").all == [{"id": 1, "type": "done", "exit": 0}]
+    assert py.run("x * 7").value == "42"
+    assert py.run("_ + 1").value == "43"
+
+
+def test_none_and_a_semicolon_show_nothing(py):
+    assert py.run("None").results == []
+    assert py.run("1;").results == []
+    assert py.run("").exit == 0
+
+
+def test_output_of_subprocesses_and_of_c_is_seen_in_order(py):
+    c = py.run("import os, subprocess, sys\nprint('a')\nsubprocess.run(['echo', 'b'])\nos.write(1, b'c\\n')\nprint('d', end='')")
+    assert c.stdout == "a\nb\nc\nd"
+    assert py.run("print('e', file=sys.stderr)").text("stderr") == "e\n"
+
+
+def test_output_is_there_while_the_cell_runs(py, tmp_path):
+    go = tmp_path / "go"
+    py.ask(f"import os, time\nprint('first', end='')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('last')")
+    assert py.answer()["text"] == "first"  # without a line end, too
+    go.touch()
+    assert py.answers().stdout == "last\n"
+
+
+def test_much_output_arrives_whole(py):
+    c = py.run("import subprocess\nfor i in range(100000): print(i)\nsubprocess.run(['seq', '0', '99999'])\nNone")
+    assert c.stdout == "".join(f"{i}\n" for i in range(100000)) * 2
+
+
+def test_bytes_that_are_no_text_and_split_characters(py):
+    c = py.run("import os, time\nos.write(1, b'\\xff')\nos.write(1, 'ü'.encode()[:1])\ntime.sleep(0.1)\nos.write(1, 'ü'.encode()[1:])\nNone")
+    assert c.stdout == "\ufffdü"
+    assert "\\ud800" in py.run("print('\\ud800')").stdout
+    assert py.run("'\\0\\ud800'").value
+
+
+def test_an_error_tells_the_cells_own_lines(py):
+    py.run("def f(x):\n    return 1 / x\n")
+    c = py.run("y = 0\nf(y)")
+    assert c.exit == 1 and c.error["name"] == "ZeroDivisionError" and c.error["value"] == "division by zero"
+    told = "".join(c.error["traceback"])
+    assert 'File "<cell 2>", line 2, in <module>\n    f(y)' in told
+    assert 'File "<cell 1>", line 2, in f\n    return 1 / x' in told
+    assert "repl.py" not in told
+    assert py.run("1").exit == 0
+
+
+def test_a_syntax_error_runs_nothing(py):
+    c = py.run("print('never')\nx ==== 1")
+    assert c.exit == 1 and c.error["name"] == "SyntaxError" and c.stdout == ""
+    told = "".join(c.error["traceback"])
+    assert 'File "<cell 1>", line 2' in told and "x ==== 1" in told and "repl.py" not in told and "During" not in told
+
+
+def test_exceptions_that_misbehave(py):
+    assert py.run("class E(Exception):\n    def __str__(self): raise ValueError\nraise E").error["name"] == "E"
+    assert py.run("class R:\n    def __repr__(self): raise ValueError('r')\nR()").error["name"] == "ValueError"
+    assert py.run("raise ExceptionGroup('g', [ValueError(1)])").error["name"] == "ExceptionGroup"
+    assert py.run("f = lambda: f()\nf()").error["name"] == "RecursionError"
+    assert py.run("2").value == "2"
+
+
+@pytest.mark.parametrize("code, exit, stderr", [
+    ("import sys; sys.exit()", 0, ""), ("exit(3)", 3, ""), ("raise SystemExit('why')", 1, "why\n"), ("exit(256 + 7)", 7, ""),
+])
+def test_exit_ends_the_cell_only(py, code, exit, stderr):
+    c = py.run(code)
+    assert c.exit == exit and c.text("stderr") == stderr
+    assert py.run("5").value == "5"
+
+
+def test_await_at_top_level(py):
+    assert py.run("import asyncio\nasync def f(): await asyncio.sleep(0); return 3\nawait f()").value == "3"
+    assert py.run("t = asyncio.create_task(f())") .exit == 1  # no loop runs here
+    assert py.run("asyncio.run(f())").value == "3"
+    assert py.run("await asyncio.gather(f(), f())").value == "[3, 3]"
+    assert 'in boom' in "".join(py.run("async def boom(): 1/0\nawait boom()").error["traceback"])
+
+
+def test_sigint_interrupts_the_cell_and_nothing_else(py):
+    py.run("x = 1")
+    py.p.send_signal(signal.SIGINT)  # between cells: nobody is meant
+    for code in "print('on')\nwhile True: pass", "print('on')\nimport time; time.sleep(60)", \
+            "print('on')\nimport asyncio\nawait asyncio.sleep(60)":
+        py.ask(code)
+        assert py.answer()["text"] == "on\n"
+        py.p.send_signal(signal.SIGINT)
+        c = py.answers()
+        assert c.exit == 1 and c.error["name"] == "KeyboardInterrupt" and "repl.py" not in "".join(c.error["traceback"])
+    assert py.run("1 + 1").value == "2"
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)", "import os; os.system('sleep 60')",
+                                  "import asyncio; await asyncio.sleep(60)", "import subprocess; subprocess.run(['sleep', '60'])"])
+def test_a_timeout_leaves_the_names(py, code):
+    py.run("x = 1")
+    c = py.run(code, timeout_ms=100)
+    assert c.exit == 124 and c.error["name"] == "TimeoutError" and "100 ms" in c.error["value"]
+    assert py.run("x", timeout_ms=5000).value == "1"
+
+
+def test_rich_forms(py):
+    py.run("class Rich:\n"
+           "    def _repr_html_(self): return '<b>x</b>'\n"
+           "    def _repr_png_(self): return b'\\x89PNG'\n"
+           "    def _repr_svg_(self): raise ValueError\n"
+           "    def _repr_json_(self): return {'a': 1}\n"
+           "    def __repr__(self): return 'Rich'\n"
+           "class Bundle:\n"
+           "    def _repr_mimebundle_(self, include=None, exclude=None): return {'text/plain': 'b', 'application/x': {'y': 2}}, {}\n")
+    (data,) = py.run("Rich()").results
+    assert data == {"text/html": "<b>x</b>", "image/png": base64.b64encode(b"\x89PNG").decode(),
+                    "application/json": '{"a": 1}', "text/plain": "Rich"}
+    assert py.run("Bundle()").results == [{"text/plain": "b", "application/x": '{"y": 2}'}]
+    assert list(py.run("Rich").results[0]) == ["text/plain"]  # the class is not one of its objects
+    c = py.run("print('before')\ndisplay(Rich(), 2)\nprint('after')")
+    assert [a["type"] for a in c.all] == ["stdout", "result", "result", "stdout", "done"]
+
+
+def test_a_huge_result_is_cut(py):
+    text = py.run("'x' * (2 << 20)").value
+    assert len(text) < (1 << 20) + 100 and text.endswith("more characters)")
+
+
+def test_clones_draw_numbers_of_their_own(py, identity):
+    py.run("import random; random.seed(1)")
+    same = py.run("random.random()").value
+    py.run("random.seed(1)")
+    assert py.run("random.random()").value == same
+    py.run("random.seed(1)")
+    identity.write_text("second\n")
+    assert py.run("random.random()").value != same
+
+
+def test_pickle_finds_what_cells_define(py):
+    assert py.run("import pickle\nclass A:\n    x = 1\npickle.loads(pickle.dumps(A())).x").value == "1"
+    py.run("def f():\n    return 1")
+    assert py.run("import inspect; print(inspect.getsource(f))").stdout == "def f():\n    return 1\n"
+
+
+def test_modules_beside_the_user(py, tmp_path):
+    (tmp_path / "mine.py").write_text("value = 12\n")
+    assert py.run("import mine; mine.value").value == "12"
+    assert py.run("import repl").error["name"] == "ModuleNotFoundError"
+
+
+def test_what_notebooks_write(py):
+    assert py.run("!echo out; echo err >&2").stdout == "out\n"
+    assert py.run("%matplotlib inline\n1").value == "1"
+    assert py.run("%%bash\nfor i in 1 2; do echo $i; done").stdout == "1\n2\n"
+    assert py.run("if True:\n    !echo deep").stdout == "deep\n"
+
+
+def test_input_has_an_end_and_requests_are_safe(py):
+    assert py.run("input()").error["name"] == "EOFError"
+    assert py.run("import subprocess; subprocess.run(['cat'])\n7").value == "7"
+
+
+def test_output_of_a_thread_after_its_cell(py):
+    py.run("import threading, os\ngo = threading.Event()\nt = threading.Thread(target=lambda: (go.wait(), os.write(1, b'late\\n')))\nt.start()")
+    assert py.run("go.set(); t.join()").stdout == "late\n"
+
+
+def test_a_bake_keeps_names(py):
+    assert py.run("x = [1]", bake=True).exit == 0
+    assert py.run("import gc; x, gc.get_freeze_count() > 1000").value == "([1], True)"
+
+
+@pytest.mark.parametrize("bad", [b"hello\n", b"99999999999\n", b"-5\n", b"\n"])
+def test_a_broken_frame_is_the_end(tmp_path, bad):
+    for command in [[sys.executable, PANDA / "repl.py"]] + ([[PANDA / "repl-node"]] if shutil.which("node") else []):
+        p = subprocess.run(command, input=bad + b" " * 20, capture_output=True, cwd=tmp_path, timeout=DEADLINE_S)
+        assert p.returncode == 2, (command, p)
+        assert json.loads(p.stdout)["name"] == "ProtocolError"
+
+
+FAKE = {
+    "matplotlib/__init__.py": "def use(name): global backend; backend = name\n",
+    "matplotlib/figure.py": "class Figure:\n    def savefig(self, file, **kw): file.write(b'\\x89PNG' + repr(sorted(kw)).encode())\n",
+    "matplotlib/_pylab_helpers.py": "class Gcf:\n    figs = []\n    get_all_fig_managers = classmethod(lambda c: list(c.figs))\n"
+                                    "    destroy = classmethod(lambda c, m: c.figs.remove(m))\n",
+    "matplotlib/pyplot.py": "from types import SimpleNamespace as N\nfrom . import figure as f, _pylab_helpers as h\n"
+                            "def figure():\n    m = N(canvas=N(figure=f.Figure()))\n    h.Gcf.figs.append(m)\n    return m.canvas.figure\n"
+                            "def show(): raise RuntimeError\n"
+                            "def close(fig): h.Gcf.figs[:] = [m for m in h.Gcf.figs if m.canvas.figure is not fig]\n",
+}
+
+
+def test_figures_are_shown_once(py, tmp_path):
+    """With a stand-in for matplotlib; the real one is tested in the sandbox."""
+    for name, text in FAKE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert py.run("import matplotlib.pyplot as plt\nmatplotlib = __import__('matplotlib'); matplotlib.backend").value == "'agg'"
+    c = py.run("plt.figure(); plt.figure(); plt.show(); print('shown')\nNone")
+    assert [a["type"] for a in c.all] == ["result", "result", "stdout", "done"]
+    assert len(py.run("f = plt.figure()").results) == 1  # left open: shown at the end
+    (data,) = py.run("plt.figure()").results  # the value, and not once more at the end
+    assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
+
+
+# --- Node
+
+def test_js_names_stay_and_may_be_said_again(js):
+    assert js.run("const x = 6; let y = 7; var z = 1; function f() { return x * y }").results == []
+    assert js.run("f()").value == "42"
+    assert js.run("const x = 2; x + y").value == "9"
+    assert js.run("_ + 1").value == "10"
+    assert js.run("undefined").results == []
+
+
+@pytest.mark.parametrize("code, value", [
+    ("null", "null"), ("10n ** 20n", "100000000000000000000n"), ("-0", "-0"), ("NaN", "NaN"), ("'a'", "'a'"), ("Symbol('s')", "Symbol(s)"),
+    ("new Map([[1, 2]])", "Map(1) { 1 => 2 }"), ("await Promise.resolve(3)", "3"), ("await import('os').then(m => m.EOL)", "'\\n'"),
+])
+def test_js_values(js, code, value):
+    assert js.run(code).value == value
+
+
+def test_js_plain_values_are_json_too(js):
+    (data,) = js.run("({ a: [1, 2] })").results
+    assert json.loads(data["application/json"]) == {"a": [1, 2]} and data["text/plain"] == "{ a: [ 1, 2 ] }"
+    (data,) = js.run("const loop = {}; loop.loop = loop; loop").results
+    assert list(data) == ["text/plain"]
+
+
+def test_js_imports(js, tmp_path):
+    (tmp_path / "mine.mjs").write_text("export default 5; export const six = 6;\n")
+    (tmp_path / "old.js").write_text("module.exports = 7\n")
+    assert js.run("import fs from 'fs'\nimport { join as j, sep } from 'node:path'\nimport * as os from 'os'\n"
+                  "fs.existsSync('/') + j('a', 'b') + sep + os.EOL").value == "'truea/b/\\n'"
+    assert js.run("import five, { six } from './mine.mjs'\nfive + six + require('./old.js')").value == "18"
+
+
+def test_js_output(js):
+    c = js.run("console.log('a'); console.error('b'); process.stdout.write('c')\nrequire('child_process').execSync('echo d; echo e >&2', { stdio: 'inherit' }); 1")
+    assert c.stdout == "a\ncd\n" and c.text("stderr") == "b\ne\n"
+    assert c.all[-2]["type"] == "result"  # after all that was printed
+    c = js.run("const { spawnSync } = require('child_process'); spawnSync('seq', ['0', '99999'], { stdio: 'inherit' }).status")
+    assert c.stdout == "".join(f"{i}\n" for i in range(100000)) and c.value == "0"
+    assert js.run("console.log('\\ud800')").stdout == "\ufffd\n"
+
+
+def test_js_output_is_there_while_the_cell_runs(js, tmp_path):
+    go = tmp_path / "go"
+    js.ask(f"console.log('first'); while (!require('fs').existsSync({json.dumps(str(go))}));")
+    assert js.answer()["text"] == "first\n"
+    go.touch()
+    assert js.answers().exit == 0
+
+
+def test_js_errors(js):
+    c = js.run("function f() { throw new TypeError('no') }\nf()")
+    assert c.exit == 1 and c.error["name"] == "TypeError" and c.error["value"] == "no"
+    told = "".join(c.error["traceback"])
+    assert "at f (cell_1.js:1:22)" in told and "cell_1.js:2:1" in told and "repl.js" not in told and "node:" not in told
+    assert js.run("x +").error["name"] == "SyntaxError"
+    assert js.run("await Promise.reject(new RangeError('r'))").error["name"] == "RangeError"
+    assert js.run("throw 5").error["value"] == "5"
+    assert js.run("1").value == "1"
+
+
+def test_js_exit_ends_the_cell_only(js):
+    assert js.run("process.exit(3)").exit == 3
+    assert js.run("await null; process.exit(4)").exit == 4
+    assert js.run("5").value == "5"
+
+
+def test_js_background_errors_do_not_end_it(js):
+    js.run("setTimeout(() => { throw new Error('late') }, 1); Promise.reject(new Error('lost')); 1")
+    c = js.run("await new Promise(r => setTimeout(r, 50)); 2")
+    assert c.value == "2"
+
+
+@pytest.mark.parametrize("code", ["for (;;);", "await new Promise(() => {})"])
+def test_js_interrupt_and_timeout(js, code):
+    js.run("const x = 1")
+    js.p.send_signal(signal.SIGINT)  # between cells: nobody is meant
+    assert js.run("x").value == "1"
+    js.ask("console.log('on'); " + code)
+    assert js.answer()["text"] == "on\n"
+    js.interrupt()
+    c = js.answers()
+    assert c.exit == 1 and c.error["name"] == "KeyboardInterrupt"
+    c = js.run(code, timeout_ms=100)
+    assert c.exit == 124 and c.error["name"] == "TimeoutError"
+    assert js.run("x").value == "1"
