@@ -75,6 +75,13 @@ void sse_begin(struct sse *s)
 	s->begun = true;
 }
 
+void sse_owe(struct sse *s, int chan, size_t n)
+{
+	s->owed[chan] += n;
+	if (call_room(s->c))
+		pay_back(s);
+}
+
 static void put(struct sse *s, int chan, json_t *text, const char *key, const uint64_t *offset)
 {
 	json_t *j = json_object();
@@ -97,9 +104,7 @@ void sse_output(struct sse *s, int chan, const void *p, size_t n, const uint64_t
 		if (len)
 			put(s, chan, json_stringn_nocheck(text, len), "chunk", offset ? &at : NULL);
 	}
-	s->owed[chan] += n;
-	if (call_room(s->c))
-		pay_back(s);
+	sse_owe(s, chan, n);
 }
 
 static void flush(struct sse *s)

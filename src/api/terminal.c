@@ -40,6 +40,16 @@ static bool is_websocket(struct call *c)
 	return false;
 }
 
+/* The request is the WebSocket's now, and its end is closed(): the call lives as long as we hold
+ * it.
+ */
+static void handed_over(struct call *c)
+{
+	c->gone = NULL;
+	c->req = NULL;
+	call_drop(c);
+}
+
 /* ---- one terminal ---- */
 
 struct term {
@@ -169,13 +179,13 @@ static void term_started(void *arg, uint64_t id, unsigned pid)
 	struct term *t = arg;
 
 	if (!t->c->req)
-		return; /* term_gone() is on its way */
-	t->c->gone = NULL;
-	t->c->piped = true;
+		return;                                       /* term_gone() is on its way */
 	if (ws_accept(t->c->req, NULL, &ops, t, &t->w) < 0) { /* and answered */
 		exec_abandon(t->x);
 		term_free(t);
+		return;
 	}
+	handed_over(t->c);
 }
 
 static void term_data(void *arg, bool err, const void *p, size_t n)
@@ -478,11 +488,11 @@ void terminal_exec_ws(struct call *c)
 	}
 	m->c = call_hold(c);
 	memcpy(m->sandbox, c->sb->id, sizeof(m->sandbox));
-	c->piped = true;
-	host_busy(c->host, c->sb);
-	if (ws_accept(c->req, NULL, &ops, m, &m->w) < 0) {
-		host_idle(c->host, m->sandbox);
+	if (ws_accept(c->req, NULL, &ops, m, &m->w) < 0) { /* and answered */
 		call_drop(c);
 		free(m);
+		return;
 	}
+	host_busy(c->host, c->sb);
+	handed_over(c);
 }

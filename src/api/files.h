@@ -1,0 +1,13 @@
+/*
+ * api/files.h - what the handlers of files share
+ */
+#pragma once
+#include "api/job.h"
+
+/* A path as the API takes it: absolute, of a length a kernel accepts. False: answered with 400. */
+bool file_path(struct call *c, const char *key, const char *path);
+/* The query's "path". NULL: answered. Caller frees. */
+char *file_query_path(struct call *c, const char *otherwise);
+
+/* FileInfo; path is its full one. */
+json_t *show_file(const struct wire_file *m, const char *name, size_t name_len, const char *path);
