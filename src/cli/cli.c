@@ -35,7 +35,7 @@ static void help_opts(const struct cli_opt *o, FILE *to)
 		snprintf(left, sizeof(left), "%s%c%s --%s%s%s", o->key < KEY_FIRST ? "-" : " ",
 		         o->key < KEY_FIRST ? o->key : ' ', o->key < KEY_FIRST ? "," : " ", o->name,
 		         o->arg ? " " : "", o->arg ? o->arg : "");
-		fprintf(to, "  %-26s %s\n", left, o->help);
+		fprintf(to, "  %-28s %s\n", left, o->help);
 	}
 }
 
@@ -49,7 +49,7 @@ void cli_help(const struct cli_command *cmd, FILE *to)
 	fprintf(to, "%s\n\n", cmd->about ? cmd->about : cmd->what);
 	for (; v && v->name; v++) {
 		snprintf(left, sizeof(left), "%s %s", v->name, v->args);
-		fprintf(to, "  %-26s %s\n", left, v->what);
+		fprintf(to, "  %-28s %s\n", left, v->what);
 	}
 	if (cmd->verbs)
 		fputc('\n', to);
