@@ -239,8 +239,8 @@ static bool fill(struct http_conn *c)
 		return !c->dead;
 	}
 	/* A short read has emptied the socket, and epoll tells when there is more. TLS may hold
-	 * some back that epoll knows nothing of. */
-	if ((size_t)r < CONN_BUF - have && !c->ssl)
+	 * some back that epoll knows nothing of; and after a hang-up only reading tells. */
+	if ((size_t)r < CONN_BUF - have && !c->ssl && !c->hup)
 		c->readable = false;
 	c->in_len += (size_t)r;
 	c->burst += (size_t)r;
