@@ -265,7 +265,8 @@ class Transport:
     # Requests
 
     @staticmethod
-    def _send(sock: socket.socket, request: Request) -> None:
+    def _send(sock: socket.socket, request: Request) -> bool:
+        """Whether all of it was sent: a server that answers early does not want the rest."""
         body = request.body
         if body is None:
             sock.sendall(request.head)
@@ -280,24 +281,30 @@ class Transport:
             for piece in body:
                 if not piece:
                     continue
+                if _readable(sock, 0):
+                    return False
                 if request.chunked:
                     sock.sendall(b"%x\r\n" % len(piece) + piece + b"\r\n")
                 else:
                     sock.sendall(piece)
             if request.chunked:
                 sock.sendall(b"0\r\n\r\n")
+        return True
 
     def _attempt(self, sock: socket.socket, request: Request) -> http.client.HTTPResponse:
         sock.settimeout(request.timeout)
         answer = http.client.HTTPResponse(sock, method=request.method)
         try:
             try:
-                self._send(sock, request)
+                whole = self._send(sock, request)
             except (BrokenPipeError, ConnectionResetError):
                 # A server that refuses a body says why and closes; what it said may still be there.
                 if request.body is None or not _readable(sock, 0):
                     raise
+                whole = False
             answer.begin()
+            if not whole:
+                answer.will_close = True
         except BaseException:
             answer.close()
             sock.close()
