@@ -487,7 +487,8 @@ class AfterImport:
 
 
 def main():
-    identity = sys.argv[1] if len(sys.argv) > 1 else "/etc/machine-id"
+    # "--session <id> ..." is not for us: pandad finds us by it in the list of commands.
+    identity = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("--") else "/etc/machine-id"
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     requests, answers = os.dup(0), os.dup(1)  # not inherited by what cells start
