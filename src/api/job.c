@@ -24,6 +24,7 @@ struct job {
 	struct guest_call *call; /* NULL: not begun, or over */
 	struct guest *guest;     /* valid while call is */
 	struct loop_timer timer;
+	struct loop_defer flush; /* what was queued is written when the round is over */
 	uint64_t give_up_ms;
 	struct err failed; /* told by the timer */
 	bool starting, inside, linking, busy;
@@ -50,6 +51,7 @@ static void job_try(struct job *j);
 static void job_free(struct job *j)
 {
 	loop_timer_clear(j->host->loop, &j->timer);
+	loop_defer_cancel(j->host->loop, &j->flush);
 	if (j->busy)
 		host_idle(j->host, j->id);
 	free(j->encoded);
@@ -71,6 +73,12 @@ static void later(struct job *j, uint64_t ms)
 		loop_timer_set(j->host->loop, &j->timer, loop_now_ms(j->host->loop) + ms);
 }
 
+static void fail_later(struct job *j, const struct err *e)
+{
+	j->failed = *e;
+	later(j, 0);
+}
+
 /* What could not be said because too much was waiting to be written. */
 static void push(struct job *j)
 {
@@ -82,10 +90,20 @@ static void push(struct job *j)
 		later(j, RETRY_MS);
 }
 
+/* Not at once: writing may find the connection broken, and that ends the job of whoever asked. */
 static void kick(struct job *j)
 {
 	if (!j->inside && j->call)
-		link_kick(j->host, j->id);
+		loop_defer(j->host->loop, &j->flush);
+}
+
+static void on_flush(void *arg)
+{
+	struct job *j = arg;
+	char id[SANDBOX_ID + 1];
+
+	memcpy(id, j->id, sizeof(id));
+	link_kick(j->host, id);
 }
 
 /* ---- what the guest says ---- */
@@ -146,6 +164,11 @@ static void on_end(void *arg, struct guest_call *c, int err, const char *text)
 
 	j->call = NULL;
 	j->inside = true;
+	if (j->starting) { /* the very first write failed */
+		err_set(&e, err ? err : ECONNRESET, "guest_gone", "the sandbox does not answer");
+		fail_later(j, &e);
+		return;
+	}
 	if (guest_dead(j->guest)) {
 		err_set(&e, err ? err : ECONNRESET, "guest_gone",
 		        "the sandbox went away in the middle: %s; look at its status and ask again",
@@ -160,12 +183,6 @@ static const struct guest_ops call_ops = {
     .data = on_data, .eof = on_eof, .reply = on_reply, .writable = on_writable, .end = on_end};
 
 /* ---- the start ---- */
-
-static void fail_later(struct job *j, const struct err *e)
-{
-	j->failed = *e;
-	later(j, 0);
-}
 
 static int begin(struct job *j, struct guest *g)
 {
@@ -291,6 +308,8 @@ struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const vo
 	j->arg = arg;
 	j->timer.fn = on_timer;
 	j->timer.arg = j;
+	j->flush.fn = on_flush;
+	j->flush.arg = j;
 	j->give_up_ms = loop_now_ms(h->loop) + RETRY_FOR_MS;
 	j->starting = true;
 	j->linking = true;

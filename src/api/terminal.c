@@ -40,16 +40,6 @@ static bool is_websocket(struct call *c)
 	return false;
 }
 
-/* The request is the WebSocket's now, and its end is closed(): the call lives as long as we hold
- * it.
- */
-static void handed_over(struct call *c)
-{
-	c->gone = NULL;
-	c->req = NULL;
-	call_drop(c);
-}
-
 /* ---- one terminal ---- */
 
 struct term {
@@ -185,7 +175,7 @@ static void term_started(void *arg, uint64_t id, unsigned pid)
 		term_free(t);
 		return;
 	}
-	handed_over(t->c);
+	t->c->gone = NULL; /* closed() tells, from here on */
 }
 
 static void term_data(void *arg, bool err, const void *p, size_t n)
@@ -494,5 +484,4 @@ void terminal_exec_ws(struct call *c)
 		return;
 	}
 	host_busy(c->host, c->sb);
-	handed_over(c);
 }
