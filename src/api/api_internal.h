@@ -5,6 +5,13 @@
 #pragma once
 #include "api/api.h"
 
+#ifndef PANDA_VERSION
+#define PANDA_VERSION "0.0.0"
+#endif
+#ifndef PANDA_COMMIT
+#define PANDA_COMMIT "unknown"
+#endif
+
 enum {
 	TOKEN_HASH = 64,   /* hex digits of SHA-256 */
 	TOKEN_PREFIX = 12, /* "pds_" and 8 hex digits: public */

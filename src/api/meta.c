@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -13,13 +12,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
-
-#ifndef PANDA_VERSION
-#define PANDA_VERSION "0.0.0"
-#endif
-#ifndef PANDA_COMMIT
-#define PANDA_COMMIT "unknown"
-#endif
 
 /* Statuses we count one by one; the last one is the rest. */
 static const int statuses[STATUSES_MAX] = {200, 201, 202, 204, 206, 101, 304, 400, 401, 403, 404,
@@ -44,55 +36,23 @@ void stats_note(struct api *a, const struct route *route, int status, uint64_t t
 	s->count++;
 }
 
-/* ---- text that grows ---- */
+/* ---- metrics ---- */
 
-struct text {
-	char *p;
-	size_t n, room;
-	bool failed;
-};
-
-static void say(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void say(struct text *t, const char *fmt, ...)
+static void head(FILE *t, const char *name, const char *type, const char *help)
 {
-	va_list ap;
-	int k;
-
-	if (t->room - t->n < 512) {
-		size_t room = t->room ? 2 * t->room : 16384;
-		char *p = realloc(t->p, room);
-
-		if (!p) {
-			t->failed = true;
-			return;
-		}
-		t->p = p;
-		t->room = room;
-	}
-	va_start(ap, fmt);
-	k = vsnprintf(t->p + t->n, t->room - t->n, fmt, ap);
-	va_end(ap);
-	if (k > 0 && (size_t)k < t->room - t->n)
-		t->n += (size_t)k;
-	else
-		t->failed = true; /* a line of more than 512 bytes: none of ours */
+	fprintf(t, "# HELP pandastack_%s %s\n# TYPE pandastack_%s %s\n", name, help, name, type);
 }
 
-static void head(struct text *t, const char *name, const char *type, const char *help)
-{
-	say(t, "# HELP pandastack_%s %s\n# TYPE pandastack_%s %s\n", name, help, name, type);
-}
-
-static void counter(struct text *t, const char *name, const char *help, uint64_t n)
+static void counter(FILE *t, const char *name, const char *help, uint64_t n)
 {
 	head(t, name, "counter", help);
-	say(t, "pandastack_%s %" PRIu64 "\n", name, n);
+	fprintf(t, "pandastack_%s %" PRIu64 "\n", name, n);
 }
 
-static void gauge(struct text *t, const char *name, const char *help, uint64_t n)
+static void gauge(FILE *t, const char *name, const char *help, uint64_t n)
 {
 	head(t, name, "gauge", help);
-	say(t, "pandastack_%s %" PRIu64 "\n", name, n);
+	fprintf(t, "pandastack_%s %" PRIu64 "\n", name, n);
 }
 
 static const char *path_of(size_t i)
@@ -105,17 +65,18 @@ static const char *method_of(size_t i)
 	return i < nroutes ? routes[i].method : "*";
 }
 
-static void say_requests(struct text *t, const struct api *a)
+static void say_requests(FILE *t, const struct api *a)
 {
 	head(t, "http_requests_total", "counter", "Requests by route and status.");
 	for (size_t i = 0; i <= nroutes; i++)
 		for (size_t k = 0; k < STATUSES_MAX; k++)
 			if (a->stats[i].status[k])
-				say(t,
-				    "pandastack_http_requests_total{method=\"%s\",route=\"%s\","
-				    "status=\"%d\"} "
-				    "%" PRIu64 "\n",
-				    method_of(i), path_of(i), statuses[k], a->stats[i].status[k]);
+				fprintf(t,
+				        "pandastack_http_requests_total{method=\"%s\",route=\"%s\","
+				        "status=\"%d\"} "
+				        "%" PRIu64 "\n",
+				        method_of(i), path_of(i), statuses[k],
+				        a->stats[i].status[k]);
 	head(t, "http_request_duration_seconds", "histogram",
 	     "From the head of a request to the end of its reply, by route.");
 	for (size_t i = 0; i <= nroutes; i++) {
@@ -126,28 +87,31 @@ static void say_requests(struct text *t, const struct api *a)
 			continue;
 		for (size_t b = 0; b < DURATIONS; b++) {
 			sum += s->bucket[b];
-			say(t,
+			fprintf(
+			    t,
 			    "pandastack_http_request_duration_seconds_bucket{method=\"%s\",route="
 			    "\"%s\","
 			    "le=\"%g\"} %" PRIu64 "\n",
 			    method_of(i), path_of(i), le[b], sum);
 		}
-		say(t,
+		fprintf(
+		    t,
 		    "pandastack_http_request_duration_seconds_bucket{method=\"%s\",route=\"%s\","
 		    "le=\"+Inf\"} %" PRIu64 "\n",
 		    method_of(i), path_of(i), s->count);
-		say(t,
-		    "pandastack_http_request_duration_seconds_sum{method=\"%s\",route=\"%s\"} "
-		    "%.6f\n",
-		    method_of(i), path_of(i), (double)s->sum_us / 1e6);
-		say(t,
+		fprintf(t,
+		        "pandastack_http_request_duration_seconds_sum{method=\"%s\",route=\"%s\"} "
+		        "%.6f\n",
+		        method_of(i), path_of(i), (double)s->sum_us / 1e6);
+		fprintf(
+		    t,
 		    "pandastack_http_request_duration_seconds_count{method=\"%s\",route=\"%s\"} "
 		    "%" PRIu64 "\n",
 		    method_of(i), path_of(i), s->count);
 	}
 }
 
-static void say_sandboxes(struct text *t, const struct host *h)
+static void say_sandboxes(FILE *t, const struct host *h)
 {
 	const struct host_stats *s = &h->stats;
 	uint64_t states[SANDBOX_STATES] = {0}, memory_mb = 0, sum = 0;
@@ -158,8 +122,8 @@ static void say_sandboxes(struct text *t, const struct host *h)
 	}
 	head(t, "sandboxes", "gauge", "Sandboxes by state.");
 	for (size_t i = 0; i < SANDBOX_STATES; i++)
-		say(t, "pandastack_sandboxes{state=\"%s\"} %" PRIu64 "\n",
-		    sandbox_state_record((enum sandbox_state)i), states[i]);
+		fprintf(t, "pandastack_sandboxes{state=\"%s\"} %" PRIu64 "\n",
+		        sandbox_state_record((enum sandbox_state)i), states[i]);
 	gauge(t, "sandbox_memory_bytes", "Memory promised to sandboxes that run.", memory_mb << 20);
 	counter(t, "sandbox_creates_total", "Sandboxes created.", s->creates);
 	counter(t, "sandbox_forks_total", "Children forked.", s->forks);
@@ -172,16 +136,19 @@ static void say_sandboxes(struct text *t, const struct host *h)
 	     "From the request to a running sandbox.");
 	for (size_t i = 0; i < ARRAY_LEN(s->boot_bucket) - 1; i++) {
 		sum += s->boot_bucket[i];
-		say(t, "pandastack_sandbox_boot_duration_seconds_bucket{le=\"%g\"} %" PRIu64 "\n",
-		    (double)((uint64_t)1 << i) / 1000, sum);
+		fprintf(t,
+		        "pandastack_sandbox_boot_duration_seconds_bucket{le=\"%g\"} %" PRIu64 "\n",
+		        (double)((uint64_t)1 << i) / 1000, sum);
 	}
-	say(t, "pandastack_sandbox_boot_duration_seconds_bucket{le=\"+Inf\"} %" PRIu64 "\n",
-	    s->boot_us_count);
-	say(t, "pandastack_sandbox_boot_duration_seconds_sum %.6f\n", (double)s->boot_us_sum / 1e6);
-	say(t, "pandastack_sandbox_boot_duration_seconds_count %" PRIu64 "\n", s->boot_us_count);
+	fprintf(t, "pandastack_sandbox_boot_duration_seconds_bucket{le=\"+Inf\"} %" PRIu64 "\n",
+	        s->boot_us_count);
+	fprintf(t, "pandastack_sandbox_boot_duration_seconds_sum %.6f\n",
+	        (double)s->boot_us_sum / 1e6);
+	fprintf(t, "pandastack_sandbox_boot_duration_seconds_count %" PRIu64 "\n",
+	        s->boot_us_count);
 }
 
-static void say_process(struct text *t, const struct api *a)
+static void say_process(FILE *t, const struct api *a)
 {
 	autofree char *statm = NULL;
 	unsigned long size = 0, rss = 0;
@@ -196,16 +163,20 @@ static void say_process(struct text *t, const struct api *a)
 
 void meta_metrics(struct call *c)
 {
-	struct text t = {0};
+	char *text = NULL;
+	size_t n = 0;
+	FILE *t = open_memstream(&text, &n);
 
-	say_requests(&t, c->api);
-	say_sandboxes(&t, c->host);
-	say_process(&t, c->api);
-	if (t.failed)
+	if (t) {
+		say_requests(t, c->api);
+		say_sandboxes(t, c->host);
+		say_process(t, c->api);
+	}
+	if (!t || fclose(t) != 0)
 		call_fail(c, ENOMEM, "no_memory", "no memory for the metrics");
 	else
-		call_text(c, 200, "text/plain; version=0.0.4; charset=utf-8", t.p, t.n);
-	free(t.p);
+		call_text(c, 200, "text/plain; version=0.0.4; charset=utf-8", text, n);
+	free(text);
 }
 
 /* ---- the rest ---- */

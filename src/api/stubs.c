@@ -19,13 +19,3 @@ STUB(repl_run)
 STUB(repl_run_stream)
 STUB(repl_interrupt)
 STUB(repl_delete)
-
-__attribute__((weak)) json_t *api_openapi(void)
-{
-	return json_object();
-}
-
-__attribute__((weak)) char *api_reference(void)
-{
-	return calloc(1, 1);
-}
