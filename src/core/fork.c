@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -376,16 +377,20 @@ static json_t *snap_doc(const struct host_snapshot *s)
 	                 (json_int_t)s->generation);
 }
 
+/* What its files take on disk; some of it may be shared with other snapshots. */
 static uint64_t image_bytes(const struct engine_image *i)
 {
 	uint64_t n = 0;
+	struct stat st;
 
 	for (size_t k = 0; k < i->memory.n; k++)
-		n += map_pages(&i->memory.at[k]->map);
+		if (fstat(i->memory.at[k]->fd, &st) == 0)
+			n += (uint64_t)st.st_blocks * 512;
 	for (size_t d = 0; d < i->ndisks; d++)
 		for (size_t k = 0; !i->disks[d].read_only && k < i->disks[d].layers.n; k++)
-			n += map_pages(&i->disks[d].layers.at[k]->map);
-	return n * MAP_PAGE;
+			if (fstat(i->disks[d].layers.at[k]->fd, &st) == 0)
+				n += (uint64_t)st.st_blocks * 512;
+	return n;
 }
 
 static void snap_work(void *arg)

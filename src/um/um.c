@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -326,13 +327,17 @@ static int um_stop(struct engine *engine, const char *id, pid_t pid, struct err 
 {
 	struct um *um = (struct um *)engine;
 	const struct cg_host *cg = jail_cgroups(um->jail);
+	autoclose int pidfd = pid > 0 ? pidfd_open(pid, 0) : -1;
+	siginfo_t si;
 	int r;
 
-	if (pid > 0)
-		kill(pid, SIGKILL);
+	if (pidfd >= 0)
+		pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
 	r = cg_kill(cg, id, STOP_TIMEOUT_MS);
 	if (r == 0)
 		r = cg_remove(cg, id, STOP_TIMEOUT_MS);
+	if (r == 0 && pidfd >= 0)
+		waitid(P_PIDFD, (id_t)pidfd, &si, WEXITED); /* if it is our child, and not reaped yet */
 	if (r < 0)
 		return err_set(e, -r, "stop_failed", "machine %s does not end (%s)", id,
 		               strerror(-r));

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from server import Pandad
+
 TOP = Path(__file__).resolve().parents[2]
 GUEST = TOP / "tests" / "guest"
 PREFIX = "panda-e2e."
@@ -230,6 +232,11 @@ def sweep_stale():
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue  # it runs right now
+            for group in [*CGROUPS.glob("pandae2e-*"), *CGROUPS.glob("*/pandae2e-*")]:
+                if not os.path.exists(f"/proc/{group.name.split('-')[1]}"):
+                    stale = Pandad(home / "stale", templates=())
+                    stale.group = group.name
+                    stale.scrub()
             for run in [m.parent for m in home.glob("*/machines")]:
                 Panda(home, run.name).sweep()
                 if os.path.ismount(run):
@@ -277,3 +284,52 @@ def procs():
         if p.poll() is None:
             p.send_signal(signal.SIGKILL)
         p.communicate()
+
+
+@pytest.fixture(scope="session")
+def server_home(session_panda):
+    """Where pandads of this session live, and where the bake is that they share."""
+    home = session_panda.home / "servers"
+    first = Pandad(home / "first").start()
+    first.do("DELETE", f"/v1/sandboxes/{first.create()}")
+    first.stop()
+    shutil.copytree(first.data / "store", home / "bakes", copy_function=os.link, symlinks=True)
+    first.close()
+    return home
+
+
+@pytest.fixture(scope="session")
+def shared_pandad(server_home):
+    p = Pandad(server_home / "shared", bakes=server_home / "bakes").start()
+    yield p
+    p.close()
+
+
+@pytest.fixture
+def pandad(shared_pandad):
+    """One pandad for many tests; what a test made is gone when it ends."""
+    if shared_pandad.process.poll() is not None:
+        shared_pandad.start()
+    yield shared_pandad
+    shared_pandad.clear()
+
+
+@pytest.fixture
+def new_pandad(server_home):
+    """new_pandad(**config): a pandad of the test's own, to be killed, filled and broken."""
+    made = []
+
+    def new(start=True, **config):
+        p = Pandad(server_home / f"own-{next(NAMES)}", bakes=server_home / "bakes", **config)
+        made.append(p)
+        return p.start() if start else p
+
+    yield new
+    errors = []
+    for p in made:
+        try:
+            p.close()
+        except Exception as e:  # the others must be closed, too
+            errors.append(e)
+    if errors:
+        raise errors[0]

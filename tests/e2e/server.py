@@ -1,0 +1,243 @@
+"""A real pandad for tests: its own directories, port, control group and API key; see fixtures in conftest.py.
+
+`Pandad.close()` kills everything it started and fails the test when anything is left: a process, a
+control group, a machine's directory, a snapshot. The bake of the base template is made once per
+session and shared by hard links.
+"""
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+CGROUPS = Path("/sys/fs/cgroup")
+sys.path.insert(0, str(TOP / "sdk/python/src"))
+BUILD = Path(os.environ.get("PANDA_BUILD", TOP / "build"))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Answer:
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    def __repr__(self):
+        return f"<{self.status} {self.body[:400]!r}>"
+
+
+class Pandad:
+    def __init__(self, home, templates=("base",), bakes=None, **config):
+        self.home = Path(home)
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.data, self.run = self.home / "data", self.home / "run"
+        self.port = free_port()
+        self.group = f"pandae2e-{os.getpid()}-{self.port}"
+        self.key = None
+        self.process = None
+        self.log = self.home / "log"
+        (self.data / "templates").mkdir(parents=True, exist_ok=True)
+        for name in templates:
+            shutil.copy(BUILD / "templates" / f"{name}.json", self.data / "templates")
+        if bakes and Path(bakes).is_dir():
+            subprocess.run(["cp", "-al", str(bakes), str(self.data / "store")], check=True)
+        self.config = dict(listen=f"127.0.0.1:{self.port}", data_dir=self.data, run_dir=self.run,
+                           kernel=BUILD / "panda-um", upper_image=BUILD / "upper.img",
+                           cgroup_parent=self.group, disk_reserve_mb=64, log_level=3)
+        self.config.update(config)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, fault=None, wait=True, preexec=None):
+        assert self.process is None or self.process.poll() is not None
+        args = [str(BUILD / "src/daemon/pandad")]
+        for k, v in self.config.items():
+            args += ["--set", f"{k}={v}"]
+        env = dict(os.environ)
+        env.pop("PANDA_FAULT", None)
+        if fault:
+            env["PANDA_FAULT"] = fault
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(args, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                            stderr=log, preexec_fn=preexec)
+        threading.Thread(target=self._read_key, args=(self.process.stdout,), daemon=True).start()
+        if wait:
+            self.wait_ready()
+        return self
+
+    def _read_key(self, pipe):
+        for line in pipe:
+            if b"API key" in line:
+                self.key = line.split()[-1].decode()
+        pipe.close()
+
+    def wait_ready(self, seconds=30):
+        end = time.monotonic() + seconds
+        while True:
+            assert self.process.poll() is None, f"pandad ended with {self.process.returncode}: {self.tail()}"
+            try:
+                if self.ask("GET", "/healthz", token="").status == 200 and self.key:
+                    return
+            except OSError:
+                pass
+            assert time.monotonic() < end, f"pandad does not answer: {self.tail()}"
+            time.sleep(0.01)
+
+    def tail(self, n=3000):
+        return self.log.read_text(errors="replace")[-n:]
+
+    def kill9(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(20)
+
+    def stop(self):
+        """As systemd would: it must end by itself, and well."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0, self.tail()
+
+    def ended(self, seconds=30):
+        self.process.wait(seconds)
+        return self.process.returncode
+
+    def ask(self, method, path, body=None, token=None, headers=None, timeout=60):
+        """One request on a connection of its own. A dict or list as body is sent as JSON."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        h = dict(headers or {})
+        token = self.key if token is None else token
+        if token:
+            h.setdefault("Authorization", f"Bearer {token}")
+        if isinstance(body, (dict, list)):
+            body = json.dumps(body)
+            h.setdefault("Content-Type", "application/json")
+        try:
+            c.request(method, path, body, h)
+            r = c.getresponse()
+            return Answer(r.status, dict((k.lower(), v) for k, v in r.getheaders()), r.read())
+        finally:
+            c.close()
+
+    def do(self, method, path, body=None, expect=None, **kw):
+        a = self.ask(method, path, body, **kw)
+        assert (a.status == expect) if expect else (200 <= a.status < 300), f"{method} {path}: {a}"
+        return a.json if a.body and "json" in a.headers.get("content-type", "") else a.body
+
+    def create(self, **body):
+        body.setdefault("template", "base")
+        return self.do("POST", "/v1/sandboxes", body)["id"]
+
+    def sh(self, id, cmd, **body):
+        return self.do("POST", f"/v1/sandboxes/{id}/exec", dict(cmd=cmd, **body))
+
+    def client(self, **kw):
+        import pandastack
+        return pandastack.Client(api_key=self.key, api_url=self.url, **kw)
+
+    # ---- what is there ----
+
+    def machines(self):
+        """Directories of machines, also of those that are only prepared."""
+        try:
+            return sorted(os.listdir(self.run / "machines"))
+        except FileNotFoundError:
+            return []
+
+    def processes(self):
+        """{machine id: pids} of every process in a control group of ours."""
+        found = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                groups = Path("/proc", pid, "cgroup").read_text().splitlines()
+                if Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    continue  # ended; whoever is its parent now has not looked yet
+            except OSError:
+                continue
+            for line in groups:
+                parts = line.split(":")[2].split("/")
+                if self.group in parts and parts[-1] != self.group:
+                    found.setdefault(parts[parts.index(self.group) + 1], set()).add(int(pid))
+        return found
+
+    def cgroups(self):
+        """Ids that have a control group, in any hierarchy."""
+        ids = set()
+        for parent in [*CGROUPS.glob(self.group), *CGROUPS.glob(f"*/{self.group}")]:
+            ids |= {d.name for d in parent.iterdir() if d.is_dir()}
+        return ids
+
+    def snapshots(self):
+        try:
+            names = os.listdir(self.data / "store/snapshots")
+        except FileNotFoundError:
+            return []
+        return sorted(n for n in names if not n.startswith("tpl-"))
+
+    def volumes(self):
+        return sorted(os.listdir(self.data / "volumes")) if (self.data / "volumes").is_dir() else []
+
+    def left(self):
+        found = [f"machine {m}" for m in self.machines()]
+        found += [f"process of {m}: {p}" for m, p in self.processes().items()]
+        found += [f"control group of {m}" for m in self.cgroups()]
+        found += [f"snapshot {s}" for s in self.snapshots()]
+        found += [f"volume {v}" for v in self.volumes()]
+        return found + [m for m in Path("/proc/self/mountinfo").read_text().splitlines() if str(self.home) in m]
+
+    def clear(self):
+        """All sandboxes, snapshots and volumes, as a user would."""
+        for sb in self.do("GET", "/v1/sandboxes"):
+            self.ask("DELETE", f"/v1/sandboxes/{sb['id']}")
+        for s in self.do("GET", "/v1/snapshots")["snapshots"]:
+            self.do("DELETE", f"/v1/snapshots/{s['id']}")
+        for v in self.do("GET", "/v1/volumes"):
+            self.do("DELETE", f"/v1/volumes/{v['name']}")
+
+    def close(self):
+        """Ends everything; fails when something is left behind."""
+        try:
+            if self.process is None or self.process.poll() is not None:
+                self.start()
+            self.clear()
+            self.stop()
+            left = self.left()
+            assert not left, f"left behind: {left}\n{self.tail()}"
+        finally:
+            self.scrub()
+
+    def scrub(self):
+        """By force, whatever state things are in."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pids in self.processes().values():
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        end = time.monotonic() + 10
+        while self.processes() and time.monotonic() < end:
+            time.sleep(0.01)
+        for parent in [*CGROUPS.glob(self.group), *CGROUPS.glob(f"*/{self.group}")]:
+            for d in [*sorted(parent.rglob("*"), reverse=True), parent]:
+                if d.is_dir():
+                    try:
+                        d.rmdir()
+                    except OSError:
+                        pass
+        shutil.rmtree(self.home, ignore_errors=True)
