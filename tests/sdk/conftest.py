@@ -206,6 +206,12 @@ class Server:
             peer.rfile.close()
             peer.sock.close()
 
+    def settle(self):
+        """Until the server has seen the end of every connection; the client must have left them."""
+        for t in self._threads:
+            t.join(5)
+            assert not t.is_alive()
+
     def close(self):
         try:
             self.listener.shutdown(socket.SHUT_RDWR)

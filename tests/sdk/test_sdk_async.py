@@ -308,6 +308,7 @@ def test_a_terminal(server, abox):
             await abox.terminal()
 
     run(go())
+    server.settle()
     assert seen[0] == (_ws.PONG, b"are you there")
 
 

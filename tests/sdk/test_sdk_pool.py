@@ -209,3 +209,33 @@ def test_chunked_answers_and_answers_that_end_with_the_connection(server, client
 
     server.on("GET", "/v1/me", until_close)
     assert client.me() == {"b": 2}
+
+
+def test_an_abandoned_stream_frees_its_descriptor_at_once(server, client):
+    hold = threading.Event()
+
+    def endless(r, peer):
+        peer.sse()
+        peer.event("event", {"type": "t"})
+        hold.wait(10)
+
+    server.on("GET", "/v1/events", endless)
+    before = len(os.listdir("/proc/self/fd"))
+    stream = client.transport.stream("GET", "/events")
+    assert stream.read()
+    inside = set(os.listdir("/proc/self/fd"))
+    stream.close()
+    assert len(inside) - len(os.listdir("/proc/self/fd")) == 1 and len(inside) > before
+    assert stream.read() == b""
+    hold.set()
+
+
+def test_a_stream_can_be_closed_by_another_thread(server, client):
+    server.on("GET", "/v1/events", lambda r, peer: peer.sse() or peer.rfile.read(1) and None)
+    stream = client.transport.stream("GET", "/events")
+    got = []
+    reader = threading.Thread(target=lambda: got.append(stream.read()))
+    reader.start()
+    stream.close()
+    reader.join(5)
+    assert got == [b""]

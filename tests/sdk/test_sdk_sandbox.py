@@ -120,7 +120,7 @@ def test_what_went_wrong_inside_matters_more_than_the_kill(server, client):
 def test_exec_sends_and_reads_everything(server, box):
     server.on("POST", P + "/exec", {**EXEC, "signal": 9, "exit_code": 137, "truncated": True, "oom_killed": True})
     r = box.exec("x", 2.5, cwd="/w", env={"A": 1}, user="u", stdin=b"in")
-    want = {"cmd": "x", "timeout_seconds": 3, "cwd": "/w", "env": {"A": "1"}, "user": "u", "stdin": "in"}
+    want = {"cmd": "x", "timeout_seconds": 2.5, "cwd": "/w", "env": {"A": "1"}, "user": "u", "stdin": "in"}
     assert server.asked()[0].json == want
     assert (r.exit_code, r.signal, r.truncated, r.oom_killed, r.duration_ms, r.output) == (137, 9, True, True, 3, "hi\n")
     box.exec(["ls", "-l"])
@@ -163,6 +163,9 @@ def test_run_speaks_to_the_interpreter_where_the_template_says_so(server, client
     assert r.exit_code == 1 and "ZeroDivisionError" in r.stderr
     with pytest.raises(CommandError):
         box.run("1/0", check=True)
+    server.on("POST", path, {"stdout": "part", "exit": 124, "error": {"name": "KeyboardInterrupt", "value": "", "traceback": []}})
+    r = box.run("while 1: pass", timeout=1)
+    assert (r.exit_code, r.timed_out, r.stdout) == (124, True, "part")
     server.on("POST", path, (500, {"error": "cell timeout after 1 s"}))
     r = box.run("while 1: pass", timeout=1)
     assert (r.exit_code, r.timed_out) == (124, True)
@@ -251,8 +254,7 @@ def test_leaving_a_stream_hangs_up(server, box):
     server.on("POST", P + "/exec/stream", endless)
     for _ in box.stream("yes"):
         break
-    for t in server._threads:
-        t.join(5)
+    server.settle()
     assert gone == [b""]
 
 

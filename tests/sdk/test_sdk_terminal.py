@@ -47,6 +47,7 @@ def test_a_session(server, box):
         assert b"".join(t) == b"bye" and t.exit_code == 7
         with pytest.raises(APIConnectionError, match="closed"):
             t.send("x")
+    server.settle()
     assert server.asked()[0].query == {"rows": "40", "cols": "120", "cmd": "bash"}
     assert server.asked()[0].headers["authorization"] == "Bearer pds_test"
     assert seen[0] == (_ws.PONG, b"are you there")

@@ -112,6 +112,7 @@ class StreamResponse:
             except OSError:
                 pass
             sock.close()
+            self._answer.close()  # has a hold on the descriptor, too
 
     def __enter__(self) -> "StreamResponse":
         return self
@@ -129,9 +130,9 @@ class WebSocket:
         self._send_lock = threading.Lock()
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._decoder = _ws.Decoder()
+        self.closed = False
         self._ready: List[_ws.Message] = self._decode(rest)
         self._ready.reverse()
-        self.closed = False
 
     def _decode(self, data: bytes) -> List[_ws.Message]:
         try:

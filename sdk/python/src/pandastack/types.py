@@ -228,6 +228,7 @@ class Execution:
     duration_ms: int = 0
     results: List[Result] = field(default_factory=list)
     error: Optional[ExecutionError] = None
+    timed_out: bool = False
 
     @property
     def ok(self) -> bool:
@@ -275,19 +276,20 @@ class Execution:
             _int(d, "duration_ms"),
             [Result.from_json(r) for r in d.get("results") or () if isinstance(r, Mapping)],
             ExecutionError.from_json(error) if error else None,
+            bool(d.get("timed_out", code == 124)),
         )
 
     def as_exec_result(self) -> ExecResult:
-        """The same as a command's result: the last value at the end of stdout, the traceback in stderr."""
+        """The same as a command's result: what was shown at the end of stdout, the traceback in stderr."""
         out, err, code = self.stdout, self.stderr, self.exit_code
-        value = self.results[-1].text if self.results else None
-        if value is not None and not out.endswith(value + "\n"):
-            out += ("" if not out or out.endswith("\n") else "\n") + value + "\n"
+        shown = "".join(r.text + "\n" for r in self.results if r.text is not None)
+        if shown and not out.endswith(shown):  # some servers put it there themselves
+            out += ("" if not out or out.endswith("\n") else "\n") + shown
         if self.error is not None:
             code = code or 1
             if self.error.name not in err:
                 err += str(self.error).rstrip("\n") + "\n"
-        return ExecResult(out, err, code, self.duration_ms)
+        return ExecResult(out, err, code, self.duration_ms, self.timed_out)
 
 
 @dataclass

@@ -55,9 +55,8 @@ class CodeContext:
         on_stderr: Optional[Callback] = None,
         on_result: Optional[Callable[[Result], Any]] = None,
     ) -> Execution:
-        """Runs a cell. An exception in it is no exception here: look at ``error``.
-
-        SandboxTimeout when it takes longer than timeout_seconds (the server's default when not given).
+        """Runs a cell. An exception in it is no exception here (look at ``error``), nor is a timeout: timed_out,
+        exit_code 124, and the variables are still there. SandboxTimeout is for servers that answer with an error.
         """
         body: Dict[str, Any] = {"code": code}
         if timeout_seconds is not None:
@@ -116,7 +115,8 @@ class CodeContext:
                     run.error = ExecutionError.from_json(d)
                 elif name == "exit":
                     last = Execution.from_json(d)
-                    run.exit_code, run.duration_ms, ended = last.exit_code, last.duration_ms, True
+                    run.exit_code, run.duration_ms, run.timed_out = last.exit_code, last.duration_ms, last.timed_out
+                    ended = True
         finally:
             response.close()
         if not ended:

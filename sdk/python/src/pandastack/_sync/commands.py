@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import codecs
 import json
-import math
 import time
 from typing import Any, Iterator, Callable, Dict, Generator, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -44,7 +43,8 @@ def exec_body(
     if timeout_seconds is not None:
         if timeout_seconds < 0:
             raise ValueError("timeout_seconds is negative; 0 means no limit")
-        body["timeout_seconds"] = math.ceil(timeout_seconds)
+        whole = int(timeout_seconds)
+        body["timeout_seconds"] = whole if whole == timeout_seconds else timeout_seconds
     if cwd is not None:
         body["cwd"] = cwd
     if env:
