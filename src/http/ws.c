@@ -233,6 +233,21 @@ static void deliver_late(struct ws *w)
 	}
 }
 
+/* wslay gave up and would close without a reason; the peer should know it. */
+static void bail(struct ws *w, uint16_t code)
+{
+	const uint8_t frame[] = {0x88, 2, (uint8_t)(code >> 8), (uint8_t)code};
+
+	wslay_event_shutdown_read(w->frames);
+	wslay_event_shutdown_write(w->frames);
+	if (!w->closing)
+		http_send(w->r, frame, sizeof(frame));
+	w->closing = w->finished = true;
+	w->close_by_ms = loop_now_ms(w->loop) + CLOSE_MS;
+	loop_timer_set(w->loop, &w->timer, w->close_by_ms);
+	http_finish(w->r);
+}
+
 /* As much of the piece as is wanted; then the next one. */
 static void feed(struct ws *w)
 {
@@ -241,8 +256,11 @@ static void feed(struct ws *w)
 	w->feeding = true;
 	deliver_late(w);
 	if (!w->paused) {
-		if (wslay_event_want_read(w->frames) && wslay_event_recv(w->frames) != 0)
-			wslay_event_shutdown_read(w->frames); /* no memory */
+		int e = wslay_event_want_read(w->frames) ? wslay_event_recv(w->frames) : 0;
+
+		if (e)
+			bail(w, e == WSLAY_ERR_NOMEM ? WSLAY_CODE_INTERNAL_SERVER_ERROR
+			                             : WSLAY_CODE_PROTOCOL_ERROR);
 		flush(w);
 	}
 	if (w->finished)
