@@ -1,0 +1,151 @@
+/*
+ * base/pool.h: what is submitted is done, on the loop, whatever happens.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/pool.h"
+
+enum { JOBS = 1000 };
+
+static struct loop *loop;
+static struct pool *pool;
+static pthread_t loop_thread;
+static atomic_uint worked;
+static unsigned done;
+
+static int setup(void **state)
+{
+	loop_thread = pthread_self();
+	done = 0;
+	atomic_store(&worked, 0);
+	return loop_new(&loop);
+}
+
+static int teardown(void **state)
+{
+	loop_free(loop);
+	return 0;
+}
+
+static void work(void *arg)
+{
+	if (pthread_equal(pthread_self(), loop_thread))
+		abort();
+	atomic_fetch_add(&worked, 1);
+	*(int *)arg += 1;
+}
+
+static void on_done(void *arg)
+{
+	assert_true(pthread_equal(pthread_self(), loop_thread));
+	assert_int_equal(*(int *)arg, 1);
+	*(int *)arg = 2;
+	if (++done == JOBS) {
+		assert_int_equal(pool_busy(pool), 0);
+		loop_stop(loop);
+	}
+}
+
+static int jobs[JOBS];
+
+static void submit_all(void)
+{
+	for (int i = 0; i < JOBS; i++) {
+		jobs[i] = 0;
+		assert_int_equal(pool_submit(pool, work, on_done, &jobs[i]), 0);
+	}
+	assert_int_equal(pool_busy(pool), JOBS);
+}
+
+static void work_is_done_once_and_told_on_the_loop(void **state)
+{
+	assert_int_equal(pool_new(loop, 3, &pool), 0);
+	submit_all();
+	assert_int_equal(loop_run(loop), 0);
+	assert_int_equal(done, JOBS);
+	assert_int_equal(atomic_load(&worked), JOBS);
+	pool_free(pool);
+}
+
+static void stop(void *arg)
+{
+	loop_stop(loop);
+}
+
+static void on_late(void *arg)
+{
+	done++;
+}
+
+static void what_was_submitted_is_worked_off_before_a_pool_is_freed(void **state)
+{
+	assert_int_equal(pool_new(loop, 2, &pool), 0);
+	for (int i = 0; i < JOBS; i++) {
+		jobs[i] = 0;
+		assert_int_equal(pool_submit(pool, work, on_late, &jobs[i]), 0);
+	}
+	pool_free(pool);
+	assert_int_equal(atomic_load(&worked), JOBS);
+	assert_int_equal(done, 0);
+	loop_post(loop, stop, NULL);
+	assert_int_equal(loop_run(loop), 0);
+	assert_int_equal(done, JOBS);
+}
+
+/* A sanitizer sees what is lost. */
+static void what_is_due_may_be_dropped_with_the_loop(void **state)
+{
+	assert_int_equal(pool_new(loop, 2, &pool), 0);
+	submit_all();
+	pool_free(pool);
+	assert_int_equal(done, 0);
+}
+
+static unsigned in_order[JOBS], next;
+
+static void note_order(void *arg)
+{
+	in_order[next++] = (unsigned)(uintptr_t)arg;
+}
+
+static void one_thread_works_in_order(void **state)
+{
+	assert_int_equal(pool_new(loop, 1, &pool), 0);
+	next = 0;
+	for (uintptr_t i = 0; i < JOBS; i++)
+		assert_int_equal(pool_submit(pool, note_order, on_late, (void *)i), 0);
+	pool_free(pool);
+	for (unsigned i = 0; i < JOBS; i++)
+		assert_int_equal(in_order[i], i);
+}
+
+static void a_pool_without_threads_is_refused(void **state)
+{
+	assert_int_equal(pool_new(loop, 0, &pool), -EINVAL);
+	pool_free(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test_setup_teardown(work_is_done_once_and_told_on_the_loop, setup,
+	                                    teardown),
+	    cmocka_unit_test_setup_teardown(what_was_submitted_is_worked_off_before_a_pool_is_freed,
+	                                    setup, teardown),
+	    cmocka_unit_test_setup_teardown(what_is_due_may_be_dropped_with_the_loop, setup,
+	                                    teardown),
+	    cmocka_unit_test_setup_teardown(one_thread_works_in_order, setup, teardown),
+	    cmocka_unit_test_setup_teardown(a_pool_without_threads_is_refused, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
