@@ -8,6 +8,7 @@
 #include "api/sse.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "core/template.h"
 
 enum {
 	ARGS_MAX = 4096,
@@ -112,6 +113,8 @@ struct message {
 	size_t n_owned;
 	char script[64];
 	const char *cmd;
+	const json_t *env; /* of the template */
+	bool own_cwd;      /* the template's, not the caller's */
 };
 
 static uint8_t lists[2][WIRE_PAYLOAD_MAX]; /* argv and env on their way; loop thread only */
@@ -163,8 +166,9 @@ static int lay_out_env(struct message *b, const json_t *under, const json_t *ove
 	const char *key;
 	int r = 0;
 
-	/* Shallow, and theirs wins: the sandbox's own environment lies under the command's. */
-	if (!all || (json_is_object(under) && json_object_update(all, (json_t *)under) < 0) ||
+	/* The later ones win: the template's, the sandbox's, the command's. */
+	if (!all || (json_is_object(b->env) && json_object_update(all, (json_t *)b->env) < 0) ||
+	    (json_is_object(under) && json_object_update(all, (json_t *)under) < 0) ||
 	    (over && json_object_update(all, (json_t *)over) < 0))
 		r = err_set(e, ENOMEM, "internal", "no memory");
 	if (r == 0) {
@@ -201,26 +205,31 @@ struct exec_job {
 	uint64_t began_ns;
 	char *in; /* what it reads, from in_at on */
 	size_t in_len, in_at;
-	bool keep_open, argv;
+	bool keep_open, argv, fed;
 	bool exited;
+	/* The template's directory may be gone: then the same again, from the root. */
+	struct host *host;
+	char sandbox[SANDBOX_ID + 1];
+	uint8_t *again;
+	size_t again_len;
 	struct exec_exit exit;
 };
 
 static void exec_free(struct exec_job *x)
 {
 	free(x->in);
+	free(x->again);
 	free(x);
 }
 
 static void feed(struct exec_job *x)
 {
-	if (!x->job || !x->in)
+	if (!x->job || !x->in || x->fed)
 		return;
 	x->in_at += job_send(x->job, x->in + x->in_at, x->in_len - x->in_at);
 	if (x->in_at < x->in_len)
 		return;
-	free(x->in);
-	x->in = NULL;
+	x->fed = true;
 	if (!x->keep_open)
 		job_send_eof(x->job);
 }
@@ -259,7 +268,7 @@ static void on_writable(void *arg, struct job *j)
 {
 	struct exec_job *x = arg;
 
-	if (x->in)
+	if (x->in && !x->fed)
 		feed(x);
 	else if (x->ops->writable)
 		x->ops->writable(x->arg);
@@ -280,12 +289,34 @@ static bool as_shell_says(struct exec_job *x, const struct job_end *end)
 	return true;
 }
 
+static const struct job_ops job_ops;
+
+static bool from_the_root(struct exec_job *x, const struct job_end *end)
+{
+	struct sandbox *sb = host_find(x->host, NULL, x->sandbox);
+	struct wire_exec m;
+
+	if (!x->again || end->e || !sb || strcmp(end->text, "cannot enter directory") != 0 ||
+	    wire_exec_decode(x->again, x->again_len, &m) < 0)
+		return false;
+	m.cwd = wire_str("/");
+	x->fed = false;
+	x->in_at = 0;
+	x->job = job_start(x->host, sb, WIRE_EXEC, &m, &job_ops, x, NULL);
+	free(x->again);
+	x->again = NULL;
+	feed(x);
+	return x->job;
+}
+
 static void on_end(void *arg, struct job *j, const struct job_end *end)
 {
 	struct exec_job *x = arg;
 	struct err e = {0};
 
 	x->job = NULL;
+	if (end->guest && from_the_root(x, end))
+		return;
 	x->exit.duration_ms = (mono_ns() - x->began_ns) / 1000000u;
 	if (x->exited || (!end->e && (!end->guest || as_shell_says(x, end)))) {
 		x->ops->end(x->arg, NULL, &x->exit);
@@ -332,6 +363,33 @@ static int put_script(struct exec_job *x, struct message *b, const struct exec_s
 	return 0;
 }
 
+/* What the template says about every command. */
+static void use_template(struct exec_job *x, struct message *b, const struct exec_spec *s,
+                         const struct sandbox *sb)
+{
+	struct template *t = template_find(x->host->templates, sb->tenant, sb->spec.template, NULL);
+	const char *dir = t ? json_string_value(json_object_get(t->doc, "workdir")) : NULL;
+
+	b->env = t ? json_object_get(t->doc, "env") : NULL;
+	if (!s->cwd && dir && *dir == '/' && strcmp(dir, "/") != 0) {
+		b->m.cwd = wire_str(dir);
+		b->own_cwd = true;
+	}
+}
+
+/* Keeps the message, for from_the_root(). */
+static void remember(struct exec_job *x, const struct wire_exec *m)
+{
+	static uint8_t bytes[WIRE_PAYLOAD_MAX]; /* loop thread only */
+	ssize_t n = wire_exec_encode(m, bytes, sizeof(bytes));
+
+	x->again = n > 0 ? malloc((size_t)n) : NULL;
+	if (!x->again)
+		return; /* then a missing directory is an error */
+	memcpy(x->again, bytes, (size_t)n);
+	x->again_len = (size_t)n;
+}
+
 struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exec_spec *s,
                             const struct exec_ops *ops, void *arg, struct err *e)
 {
@@ -355,6 +413,9 @@ struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exe
 	b->m.cols = s->cols;
 	b->m.cwd = wire_str(s->cwd ? s->cwd : "");
 	b->m.user = wire_str(s->user ? s->user : "");
+	x->host = h;
+	memcpy(x->sandbox, sb->id, sizeof(x->sandbox));
+	use_template(x, b, s, sb);
 	if (lay_out_argv(b, s, e) < 0 || lay_out_env(b, sb->spec.env, s->env, e) < 0)
 		goto fail;
 	x->ops = ops;
@@ -362,6 +423,8 @@ struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exe
 	x->argv = s->argv;
 	x->keep_open = s->keep_open;
 	x->began_ns = mono_ns();
+	if (b->own_cwd)
+		remember(x, &b->m);
 	x->job = job_start(h, sb, WIRE_EXEC, &b->m, &job_ops, x, e);
 	if (!x->job)
 		goto fail;
