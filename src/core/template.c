@@ -443,6 +443,7 @@ void template_ready(struct templates *ts, struct template *t,
 	struct template_waiter *w;
 	struct bake *b;
 	struct err e;
+	int r;
 
 	if (t->loaded) {
 		done(arg, NULL, t);
@@ -469,11 +470,13 @@ void template_ready(struct templates *ts, struct template *t,
 	machine_new_id(b->machine);
 	memcpy(b->machine, "b_", 2);
 	t->baking = true;
-	b->r = bake_name(ts->host, t, b->name, &b->err);
-	if (b->r == 0 && pool_submit(ts->host->pool, bake_work, bake_done, b) < 0)
-		b->r = err_set(&b->err, ENOMEM, "no_memory", "no memory");
-	if (b->r < 0)
+	r = bake_name(ts->host, t, b->name, &b->err);
+	if (r == 0 && pool_submit(ts->host->pool, bake_work, bake_done, b) < 0)
+		r = err_set(&b->err, ENOMEM, "no_memory", "no memory");
+	if (r < 0) { /* otherwise b is the pool's now */
+		b->r = r;
 		bake_done(b);
+	}
 }
 
 int template_delete(struct templates *ts, const char *tenant, const char *name, struct err *e)

@@ -33,6 +33,7 @@
 
 enum {
 	DRAIN_MS = 10000, /* requests that are open when we are asked to end */
+	LOCK_MS = 3000,
 };
 
 struct daemon {
@@ -234,7 +235,9 @@ static int watch_signals(struct daemon *d, struct err *e)
 /* Two of us with one set of records would fight. */
 static int lock_run_dir(struct daemon *d, struct err *e)
 {
+	uint64_t deadline = mono_ms() + LOCK_MS;
 	char path[4096];
+	int r;
 
 	if (mkdir(d->config.run_dir, 0700) < 0 && errno != EEXIST)
 		return err_set(e, errno, "run_dir", "cannot make %s: %s (it needs root)",
@@ -247,7 +250,10 @@ static int lock_run_dir(struct daemon *d, struct err *e)
 	if (d->lock_fd < 0)
 		return err_set(e, errno, "data_dir", "cannot write in %s: %s", d->config.data_dir,
 		               strerror(errno));
-	if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0)
+	/* One that was killed may have left a child on its way into a jail, for a moment. */
+	while ((r = flock(d->lock_fd, LOCK_EX | LOCK_NB)) < 0 && mono_ms() < deadline)
+		usleep(10000);
+	if (r < 0)
 		return err_set(
 		    e, EBUSY, "data_dir",
 		    "another pandad works with %s: stop that one, or choose another data_dir",
