@@ -144,3 +144,29 @@ def test_exceptions_survive_a_process_pool():
 
 def test_both_spellings_of_the_base_class():
     assert pandastack.PandaStackError is pandastack.PandastackError
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70000,
+        b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20000,
+        b"HTTP/1.1 200 OK\r\nContent",
+    ],
+)
+def test_an_answer_that_is_no_http_is_a_lost_connection(server, client, raw):
+    server.on("GET", "/v1/me", lambda r, peer: peer.send(raw) or peer.cut())
+    with pytest.raises(APIConnectionError):
+        client.me()
+    assert client.transport._idle == []
+
+
+def test_what_comes_before_the_answer_is_skipped(server, client):
+    raw = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    server.on("GET", "/v1/me", lambda r, peer: peer.send(raw))
+    assert client.me() == {} == client.me()
+    assert {r.connection for r in server.asked()} == {1}

@@ -7,7 +7,7 @@ import pytest
 
 from conftest import frame
 from pandastack import _ws
-from pandastack._http import Wire, parse_head, segment
+from pandastack._http import Wire, framing, parse_head, segment
 from pandastack._config import parse_url
 from pandastack._sse import EVENT_MAX, SSEParser
 
@@ -139,3 +139,23 @@ def test_heads():
     for bad in (b"", b"ICY 200 OK", b"HTTP/1.1 2x0 OK", b"HTTP/1.1 200 OK\r\nno colon"):
         with pytest.raises(ValueError):
             parse_head(bad)
+
+
+@pytest.mark.parametrize(
+    "status,headers,want",
+    [
+        (200, {"content-length": "5"}, (False, 5, False)),
+        (200, {"transfer-encoding": "Chunked", "content-length": "5"}, (True, None, False)),
+        (204, {}, (False, 0, False)),
+        (200, {}, (False, None, True)),
+        (200, {"content-length": "0", "connection": "Close"}, (False, 0, True)),
+    ],
+)
+def test_how_a_body_ends(status, headers, want):
+    assert framing(status, headers) == want
+
+
+@pytest.mark.parametrize("text", ["-1", "+5", "1, 1", "", "0x10", "five"])
+def test_a_length_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match="Content-Length"):
+        framing(200, {"content-length": text})

@@ -20,8 +20,8 @@ from ._http import (
     Request,
     Response,
     Wire,
+    framing,
     judge,
-    keeps_alive,
     parse_head,
 )
 from .exceptions import APIConnectionError, error_from_response
@@ -100,17 +100,9 @@ class _Answer:
             self.status, self.headers = parse_head(raw[:-4])
             if self.status >= 200 or self.status == 101:
                 break
-        h = self.headers
-        self._chunked = h.get("transfer-encoding", "").lower() == "chunked"
+        self._chunked, self._left, self.will_close = framing(self.status, self.headers)
         if self._chunked:
             self._left = 0
-        elif self.status in (204, 304):
-            self._left = 0
-        elif "content-length" in h:
-            self._left = int(h["content-length"])
-            if self._left < 0:
-                raise ValueError("a negative Content-Length")
-        self.will_close = not keeps_alive(h) or (self._left is None and not self._chunked)
 
     async def read(self) -> bytes:
         reader = self._conn.reader

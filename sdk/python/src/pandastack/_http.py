@@ -192,8 +192,19 @@ def parse_head(raw: bytes) -> Tuple[int, Dict[str, str]]:
     return int(parts[1]), headers
 
 
-def keeps_alive(headers: Mapping[str, str]) -> bool:
-    return "close" not in headers.get("connection", "").lower()
+def framing(status: int, headers: Mapping[str, str]) -> Tuple[bool, Optional[int], bool]:
+    """How a body is delimited: whether in chunks; its length, None when unknown; whether the connection ends with it."""
+    close = "close" in headers.get("connection", "").lower()
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        return True, None, close
+    if status < 200 or status in (204, 304):
+        return False, 0, close
+    if "content-length" in headers:
+        text = headers["content-length"]
+        if not text.isdigit():
+            raise ValueError(f"Content-Length is {text[:40]!r}")
+        return False, int(text), close
+    return False, None, True
 
 
 def judge(status: int, headers: Mapping[str, str], body: bytes) -> None:

@@ -22,6 +22,7 @@ from ._http import (
     Request,
     Response,
     Wire,
+    framing,
     judge,
     parse_head,
 )
@@ -30,7 +31,7 @@ from .exceptions import APIConnectionError, error_from_response
 Body = Union[bytes, Iterable[bytes], None]
 T = TypeVar("T")
 
-_LOST = (OSError, http.client.HTTPException)
+_LOST = (OSError, http.client.HTTPException, ValueError)
 # What a kept-alive connection that the server closed meanwhile looks like.
 _STALE = (ConnectionError, http.client.RemoteDisconnected)
 
@@ -41,6 +42,36 @@ def _readable(sock: socket.socket, timeout_ms: Optional[int]) -> bool:
     return bool(p.poll(timeout_ms))
 
 
+class _Answer(http.client.HTTPResponse):
+    """The parent hands the headers to a mail parser, which costs more than all the rest of a request; it does only
+    the bodies here. Heads are read as in the asyncio transport."""
+
+    names: Mapping[str, str]
+
+    def begin(self) -> None:
+        while True:
+            status, self.names = parse_head(self._head())
+            if status >= 200:
+                break
+        self.code = self.status = status
+        self.chunked, self.length, self.will_close = framing(status, self.names)
+        self.chunk_left = None
+
+    def _head(self) -> bytes:
+        lines = b""
+        while True:
+            line = self.fp.readline(HEAD_MAX + 1)
+            if not line.endswith(b"\n"):
+                if lines or line:
+                    raise ConnectionError("the connection ended in the middle of a head")
+                raise http.client.RemoteDisconnected("the server closed the connection without an answer")
+            if line in (b"\r\n", b"\n"):
+                return lines
+            lines += line
+            if len(lines) > HEAD_MAX:
+                raise ValueError(f"a head larger than {HEAD_MAX} bytes")
+
+
 class _Idle(NamedTuple):
     sock: socket.socket
     since: float
@@ -49,9 +80,9 @@ class _Idle(NamedTuple):
 class StreamResponse:
     """An answer whose body is read piece by piece. Read to the end, or close it."""
 
-    def __init__(self, pool: "Transport", sock: socket.socket, answer: http.client.HTTPResponse, request: Request) -> None:
+    def __init__(self, pool: "Transport", sock: socket.socket, answer: _Answer, request: Request) -> None:
         self.status = answer.status
-        self.headers: Mapping[str, str] = {k.lower(): v for k, v in answer.headers.items()}
+        self.headers = answer.names
         self._pool = pool
         self._sock: Optional[socket.socket] = sock
         self._answer = answer
@@ -292,9 +323,9 @@ class Transport:
                 sock.sendall(b"0\r\n\r\n")
         return True
 
-    def _attempt(self, sock: socket.socket, request: Request) -> http.client.HTTPResponse:
+    def _attempt(self, sock: socket.socket, request: Request) -> _Answer:
         sock.settimeout(request.timeout)
-        answer = http.client.HTTPResponse(sock, method=request.method)
+        answer = _Answer(sock, method=request.method)
         try:
             try:
                 whole = self._send(sock, request)
@@ -312,7 +343,7 @@ class Transport:
             raise
         return answer
 
-    def _exchange(self, request: Request) -> Tuple[socket.socket, http.client.HTTPResponse, bool]:
+    def _exchange(self, request: Request) -> Tuple[socket.socket, _Answer, bool]:
         """Sends and reads the head. The bool: it took a second attempt."""
         sock = self._take()
         if sock is not None:
@@ -360,11 +391,10 @@ class Transport:
         else:
             sock.close()
         status = answer.status
-        names = {k.lower(): v for k, v in answer.headers.items()}
         if again and method == "DELETE" and status == 404:
             status, data = 204, b""  # the first attempt did it, its answer was lost
-        judge(status, names, data)
-        return Response(status, names, data)
+        judge(status, answer.names, data)
+        return Response(status, answer.names, data)
 
     def stream(
         self,

@@ -418,6 +418,8 @@ class AsyncSandbox:
             result = await AsyncCommandStream(
                 self._transport, self._path + "/exec/stream", body, timeout, on_stdout, on_stderr
             ).wait()
+        if self.info.status == "hibernated":
+            self.info.status = "running"  # that woke it
         if check:
             check_result(cmd, result)
         return result

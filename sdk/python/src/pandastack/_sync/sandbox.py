@@ -408,6 +408,8 @@ class Sandbox:
             result = CommandStream(
                 self._transport, self._path + "/exec/stream", body, timeout, on_stdout, on_stderr
             ).wait()
+        if self.info.status == "hibernated":
+            self.info.status = "running"  # that woke it
         if check:
             check_result(cmd, result)
         return result
