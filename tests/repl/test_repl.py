@@ -308,7 +308,7 @@ FAKE = {
     "matplotlib/_pylab_helpers.py": "class Gcf:\n    figs = []\n    get_all_fig_managers = classmethod(lambda c: list(c.figs))\n"
                                     "    destroy = classmethod(lambda c, m: c.figs.remove(m))\n",
     "matplotlib/pyplot.py": "from types import SimpleNamespace as N\nfrom . import figure as f, _pylab_helpers as h\n"
-                            "def figure():\n    m = N(canvas=N(figure=f.Figure()))\n    h.Gcf.figs.append(m)\n    return m.canvas.figure\n"
+                            "def figure():\n    show.__signature__ = None  # the real one does this, too\n    m = N(canvas=N(figure=f.Figure()))\n    h.Gcf.figs.append(m)\n    return m.canvas.figure\n"
                             "def show(): raise RuntimeError\n"
                             "def close(fig): h.Gcf.figs[:] = [m for m in h.Gcf.figs if m.canvas.figure is not fig]\n",
 }

@@ -281,7 +281,7 @@ class Kernel:
             self.output.drain()
             self.output.send("result", data=data, main=main)
 
-    def figures(self, *_, **__):
+    def figures(self):
         """Shows the open figures of pyplot and closes them: plt.show(), and the end of each cell."""
         helpers = sys.modules.get("matplotlib._pylab_helpers")
         if helpers is None:
@@ -496,9 +496,13 @@ def main():
     os.dup2(null, 0)
     os.close(null)
     kernel = Kernel(os.fdopen(requests, "rb"), answers, identity)
+
+    def show(*_, **__):  # a plain function: pyplot writes attributes to it
+        kernel.figures()
+
     hooks = {
         "matplotlib": lambda m: m.use("agg"),
-        "matplotlib.pyplot": lambda m: setattr(m, "show", kernel.figures),
+        "matplotlib.pyplot": lambda m: setattr(m, "show", show),
         "plotly.io": lambda m: setattr(m, "show", lambda fig, *_, **__: kernel.display(fig)),
         "IPython.core.display_functions": lambda m: setattr(m, "display", kernel.display),
     }
