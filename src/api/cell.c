@@ -170,6 +170,13 @@ static void on_data(void *arg, struct job *j, uint8_t chan, const void *bytes, s
 	const char *p = bytes, *end = p + n;
 
 	x->owed[chan == WIRE_ERR] += n;
+	if (chan == WIRE_ERR) { /* last words of an interpreter that cannot speak as it should */
+		static char text[2 * UTF8_ROOM(WIRE_PAYLOAD_MAX)]; /* loop thread only */
+		struct utf8 u = {0};
+		size_t len = utf8_add(&u, p, n, text);
+
+		x->ops->output(x->arg, true, text, len);
+	}
 	while (chan == WIRE_OUT && p < end) {
 		const char *nl = memchr(p, '\n', (size_t)(end - p));
 		bool alive = true;

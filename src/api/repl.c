@@ -257,8 +257,12 @@ static void first_output(void *arg, bool err, const char *text, size_t len)
 {
 	struct creating *n = arg;
 
+	size_t keep = utf8_valid(text, MIN(len, sizeof(n->words) - 1));
+
+	while (keep && text[keep - 1] == '\n')
+		keep--;
 	if (!*n->words)
-		snprintf(n->words, sizeof(n->words), "%.*s", (int)MIN(len, (size_t)140), text);
+		snprintf(n->words, sizeof(n->words), "%.*s", (int)keep, text);
 }
 
 static void first_result(void *arg, json_t *bundle)
