@@ -258,7 +258,7 @@ async function run(code, timeoutMs) {
 
 async function answer(request) {
 	id = request.id ?? null;
-	const exit = await run(String(request.code), request.timeout_ms);
+	const exit = await run(request.code, request.timeout_ms);
 	send('done', { exit });
 	id = null;
 }
@@ -273,16 +273,26 @@ function nextRequest() {
 	if (at < 0 && input.length < 16)
 		return null;
 	const size = input.subarray(0, Math.max(at, 0)).toString('latin1');
-	if (!/^[0-9]{1,12}$/.test(size) || Number(size) > REQUEST_MAX) {
-		send('error', { name: 'ProtocolError', value: `a request starts with its size in bytes, at most ${REQUEST_MAX}`, traceback: [] });
-		process.reallyExit(2);
-	}
+	if (!/^[0-9]{1,12}$/.test(size) || Number(size) > REQUEST_MAX)
+		broken(`a request starts with its size in bytes, at most ${REQUEST_MAX}`);
 	const end = at + 1 + Number(size);
 	if (input.length < end)
 		return null;
-	const request = JSON.parse(input.subarray(at + 1, end).toString());
+	let request;
+	try {
+		request = JSON.parse(input.subarray(at + 1, end).toString());
+	} catch {
+		/* it is none */
+	}
+	if (typeof request?.code !== 'string' || !['number', 'undefined'].includes(typeof (request.timeout_ms ?? undefined)))
+		broken('a request is an object with code and, if need be, timeout_ms');
 	input = input.subarray(end);
 	return request;
+}
+
+function broken(value) {
+	send('error', { name: 'ProtocolError', value, traceback: [] });
+	process.reallyExit(2);
 }
 
 async function serve() {

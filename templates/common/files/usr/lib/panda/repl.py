@@ -139,14 +139,22 @@ class Kernel:
         self.running = self.shielded = self.pending = False
         self.deadline = self.stopped_at = None
         self.loop = None
+        self.streams = {}
         self.who = self.machine()
+        self.pid = os.getpid()
         self.output = Output(out, self.watch)
+        self.open_streams()
+        sys.displayhook = lambda value: None if value is None else self.display(value)
+
+    def open_streams(self):
         for name in "stdout", "stderr":
+            if name in self.streams and not self.streams[name].closed:
+                continue
             raw = io.FileIO({"stdout": 1, "stderr": 2}[name], "w", closefd=False)
             stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
-        sys.displayhook = lambda value: None if value is None else self.display(value)
+            self.streams[name] = stream
 
     # --- signals and time
 
@@ -177,7 +185,7 @@ class Kernel:
         """What the output thread does every now and then while a cell runs."""
         if not self.active:
             return None
-        for stream in sys.__stdout__, sys.__stderr__:
+        for stream in list(self.streams.values()):
             with contextlib.suppress(Exception):
                 stream.flush()
         now = time.monotonic()
@@ -276,7 +284,7 @@ class Kernel:
 
     def result(self, value, main):
         data = self.forms(value)
-        sys.stdout.flush()
+        self.flush()
         with self.shield():
             self.output.drain()
             self.output.send("result", data=data, main=main)
@@ -382,9 +390,8 @@ class Kernel:
         except Exception:
             return [f"{type(e).__name__}\n"]
 
-    @staticmethod
-    def flush():
-        for stream in sys.stdout, sys.stderr:
+    def flush(self):
+        for stream in sys.stdout, sys.stderr, *self.streams.values():
             with contextlib.suppress(Exception):
                 stream.flush()
         if "ctypes" in sys.modules:  # libraries print through C's own buffers
@@ -401,7 +408,13 @@ class Kernel:
         if not re.fullmatch(rb"[0-9]{1,12}\n", size) or int(size) > REQUEST_MAX:
             raise ValueError(f"a request starts with its size in bytes, at most {REQUEST_MAX}, not {size!r}")
         data = self.source.read(int(size))
-        return json.loads(data) if len(data) == int(size) else None
+        if len(data) < int(size):
+            return None
+        request = json.loads(data)
+        timeout = request.get("timeout_ms") if isinstance(request, dict) else ""
+        if not isinstance(timeout, (int, float, type(None))) or not isinstance(request.get("code"), str):
+            raise ValueError("a request is an object with code and, if need be, timeout_ms")
+        return request
 
     def serve(self):
         signal.signal(signal.SIGINT, self.on_sigint)
@@ -424,7 +437,11 @@ class Kernel:
             except Exception as e:  # a value that cannot be shown
                 self.running = False
                 exit = self.failed(e)
+            if os.getpid() != self.pid:  # a child that the cell forked: requests are not its business
+                self.flush()
+                os._exit(exit)
             self.active = self.pending = self.shielded = False
+            self.open_streams()
             signal.signal(signal.SIGINT, self.on_sigint)  # the cell may have set another
             self.flush()
             self.output.drain(True)
