@@ -368,3 +368,21 @@ def test_an_error_in_a_stream(server, abox):
     server.on("POST", P + "/exec/stream", answer)
     with pytest.raises(ServerError, match="guest died"):
         run(abox.stream("x").wait())
+
+
+def test_the_limit_is_for_silence_not_for_size(server):
+    """An answer that keeps coming may take longer than the client's timeout."""
+
+    def slow(r, peer):
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        for _ in range(10):
+            peer.send(b"x" * 100000)
+            threading.Event().wait(0.05)
+
+    server.on("GET", P + "/fs", slow)
+
+    async def go():
+        async with AsyncClient("k", server.url, timeout=0.3) as c:
+            assert len(await AsyncSandbox.from_info(c, BOX).filesystem.read("/f")) == 1000000
+
+    run(go())

@@ -135,7 +135,7 @@ class _Answer:
         return data
 
     async def read_all(self) -> bytes:
-        if self._left is not None and not self._chunked:
+        if self._left is not None and self._left <= CHUNK and not self._chunked:
             n, self._left = self._left, 0
             return await self._conn.within(self._conn.reader.readexactly(n)) if n else b""
         parts: List[bytes] = []
