@@ -205,12 +205,30 @@ static void out_ready(struct source *s, uint32_t events)
 	exec_progress(c->x);
 }
 
-static void drain_to_ring(struct out_chan *c)
+/* How much may go into the ring before a reader that is not to lose anything would. */
+static uint64_t ring_room(const struct out_chan *c)
+{
+	const struct ring *r = &c->ring;
+	int k = c == &c->x->out[1];
+	uint64_t room = r->cap;
+
+	list_for_each (n, &c->x->readers) {
+		const struct exec_stream *es = container_of(n, struct exec_stream, node);
+		uint64_t seen = MAX(es->pos[k], r->from);
+
+		if (es->hold)
+			room = MIN(room, r->cap - (r->to - seen));
+	}
+	return room;
+}
+
+/* Returns false when a reader has to read first: it queues us again. */
+static bool drain_to_ring(struct out_chan *c)
 {
 	struct ring *r = &c->ring;
 
 	for (size_t done = 0; c->readable && done < CHUNK;) {
-		uint64_t at;
+		uint64_t at, room;
 		size_t n;
 
 		if (r->to - r->from == r->cap)
@@ -222,13 +240,18 @@ static void drain_to_ring(struct out_chan *c)
 			done += MAX(n, (size_t)1);
 			continue;
 		}
+		room = ring_room(c);
+		if (!room)
+			return false;
 		at = r->to % r->cap;
-		n = out_read(c, r->p + at, MIN(r->cap - at, (uint64_t)CHUNK));
+		room = MIN(room, r->cap - at);
+		n = out_read(c, r->p + at, MIN(room, (uint64_t)CHUNK));
 		r->to += n;
 		if (r->to - r->from > r->cap)
 			r->from = r->to - r->cap;
 		done += MAX(n, (size_t)1);
 	}
+	return true;
 }
 
 /* Runs for execs without an owner. */
@@ -239,12 +262,13 @@ static void exec_work(struct work *w)
 
 	for (int k = 0; k < 2; k++) {
 		struct out_chan *c = &x->out[k];
+		bool held = false;
 
 		if (x->detached)
-			drain_to_ring(c);
+			held = !drain_to_ring(c);
 		else if (c->readable)
 			out_read(c, scratch, sizeof(scratch));
-		again |= c->readable;
+		again |= c->readable && !held;
 	}
 	exec_check_finished(x);
 	list_for_each (n, &x->readers)

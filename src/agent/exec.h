@@ -61,6 +61,7 @@ struct exec_stream {
 	struct exec *x;
 	struct list node; /* among the readers */
 	uint64_t pos[2];
+	bool hold; /* the ring keeps what this reader has not seen */
 };
 
 struct spawn {

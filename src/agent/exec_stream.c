@@ -145,6 +145,8 @@ static void replay(struct exec_stream *es, int k)
 	memcpy(conn_space(es->s.c, WIRE_HEADER + n) + WIRE_HEADER, r->p + es->pos[k] % r->cap, n);
 	stream_commit_data(&es->s, chan, n);
 	es->pos[k] += n;
+	if (es->hold && es->x->out[k].readable) /* there may be room now */
+		agent_queue(es->x->a, &es->x->work);
 	if (es->pos[k] < r->to && es->s.credit[k])
 		stream_queue(&es->s);
 }
@@ -225,6 +227,8 @@ static void exec_stream_release(struct stream *s, bool reborn)
 	list_del(&es->node);
 	if (x->feeder == es)
 		x->feeder = NULL;
+	if (es->hold && (x->out[0].readable || x->out[1].readable))
+		agent_queue(x->a, &x->work); /* nobody waits for this reader any more */
 	if (x->owner != es)
 		return;
 	x->owner = NULL;
@@ -278,6 +282,7 @@ void exec_attach(struct conn *c, uint32_t id, const struct wire_attach *m)
 	list_add(&x->readers, &es->node);
 	es->pos[0] = start_of(&x->out[0].ring, m->out_offset);
 	es->pos[1] = start_of(&x->out[1].ring, m->err_offset);
+	es->hold = m->flags & WIRE_ATTACH_HOLD;
 	if (m->flags & WIRE_ATTACH_STDIN)
 		x->feeder = es;
 	stream_send(&es->s, WIRE_ATTACHED, 0,

@@ -285,7 +285,7 @@ static void attach(struct cell *x, struct sandbox *sb, struct err *e)
 	                                       .out_offset = x->session.out_to,
 	                                       .err_offset = x->session.err_to,
 	                                       .window = CELL_WINDOW,
-	                                       .flags = WIRE_ATTACH_STDIN},
+	                                       .flags = WIRE_ATTACH_STDIN | WIRE_ATTACH_HOLD},
 	                 &ops, x, e);
 }
 

@@ -139,6 +139,7 @@ struct wire_exited {
 
 enum {
 	WIRE_ATTACH_STDIN = 1, /* this stream feeds stdin; one stream at a time may */
+	WIRE_ATTACH_HOLD = 2,  /* nothing is lost to this reader: the program waits for it instead */
 };
 
 struct wire_attach {

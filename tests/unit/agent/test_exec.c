@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -650,6 +651,77 @@ static void a_ring_keeps_the_newest_and_says_where_it_starts(void **state)
 	result_free(&r);
 }
 
+struct holder {
+	struct guest_call *c;
+	size_t got, gaps;
+	bool go, ended;
+	int err;
+};
+
+static void holder_data(void *arg, struct guest_call *c, uint8_t chan, const void *p, size_t n)
+{
+	struct holder *h = arg;
+
+	h->got += n;
+	if (h->go)
+		guest_credit(c, chan, n);
+}
+
+static void holder_reply(void *arg, struct guest_call *c, uint8_t type, uint8_t chan,
+                         const void *msg)
+{
+	((struct holder *)arg)->gaps += type == WIRE_GAP;
+}
+
+static void holder_end(void *arg, struct guest_call *c, int err, const char *text)
+{
+	((struct holder *)arg)->ended = true;
+	((struct holder *)arg)->err = err;
+}
+
+static void a_reader_that_holds_loses_nothing(void **state)
+{
+	static const struct guest_ops ops = {
+	    .data = holder_data, .reply = holder_reply, .end = holder_end};
+	struct box *b = *state;
+	struct guest *other = box_connect(b);
+	uint64_t id = start_detached(b->g, "read x; seq 1 200000", true), held;
+	struct wire_attach m = {
+	    .id = id, .window = 4096, .flags = WIRE_ATTACH_STDIN | WIRE_ATTACH_HOLD};
+	struct holder h = {0};
+	struct lookup l;
+
+	assert_int_equal(guest_start(b->g, WIRE_ATTACH, &m, &ops, &h, &h.c), 0);
+	assert_int_equal(guest_send(h.c, "x\n", 2), 2);
+	assert_int_equal(guest_flush(b->g), 0);
+	assert_soon(guest_dispatch(b->g, EPOLLIN) == 0 && h.got == 4096);
+	/* The ring is full of what it has not seen, and there the program waits. */
+	held = 4096 + 256 * 1024;
+	assert_soon((l = find_exec(other, id)).info.out_to == held);
+	turn(other);
+	l = find_exec(other, id);
+	assert_int_equal(l.info.out_to, held);
+	assert_true(l.info.flags & WIRE_INFO_RUNNING);
+
+	h.go = true;
+	guest_credit(h.c, WIRE_OUT, 4096);
+	assert_int_equal(guest_flush(b->g), 0);
+	assert_soon(guest_dispatch(b->g, EPOLLIN) == 0 && h.ended);
+	assert_int_equal(h.err, 0);
+	assert_int_equal(h.got, 1288895);
+	assert_int_equal(h.gaps, 0);
+
+	/* When it goes away, the program goes on. */
+	id = m.id = start_detached(b->g, "read x; seq 1 200000", true);
+	h = (struct holder){0};
+	assert_int_equal(guest_start(other, WIRE_ATTACH, &m, &ops, &h, &h.c), 0);
+	assert_int_equal(guest_send(h.c, "x\n", 2), 2);
+	assert_int_equal(guest_flush(other), 0);
+	assert_soon(find_exec(b->g, id).info.out_to == held);
+	guest_free(other);
+	assert_soon(!(find_exec(b->g, id).info.flags & WIRE_INFO_RUNNING));
+}
+
 static void a_detached_exec_can_be_signalled(void **state)
 {
 	struct box *b = *state;
@@ -711,6 +783,7 @@ const struct CMUnitTest exec_tests[] = {
     TEST(the_end_of_input_reaches_a_terminal),
     TEST(a_detached_exec_can_be_replayed_by_anybody),
     TEST(a_ring_keeps_the_newest_and_says_where_it_starts),
+    TEST(a_reader_that_holds_loses_nothing),
     TEST(a_detached_exec_can_be_signalled),
     TEST(only_so_many_results_are_kept),
 };
