@@ -470,12 +470,18 @@ def test_code_contexts(server, box):
         assert r.results[1].png == r.png and r.results[1].json == {"a": [1]} and r.results[0].text is None and r.ok
         assert r.results[1]._repr_mimebundle_()["application/json"] == {"a": [1]}
     assert server.asked()[0].json == {"language": "python"} and server.asked()[1].json == {"code": "plot()", "timeout_ms": 2000}
-    server.on("POST", P + "/repl/sessions/k1/run", {"exit": 1, "stderr": "tb", "error": "ValueError: bad: x"})
+    server.on("POST", P + "/repl/sessions/k1/run", {"exit": 1, "stderr": "tb", "error": "ValueError: bad: x\ny", "traceback": ["a", "b"]})
     r = box.repl().execute("raise")
-    assert (r.error.name, r.error.value, r.ok) == ("ValueError", "bad: x", False)
+    assert (r.error.name, r.error.value, r.error.traceback, r.ok) == ("ValueError", "bad: x\ny", ["a", "b"], False)
+    server.on("POST", P + "/repl/sessions/k1/run", {"exit": 1, "error": "Traceback (most\n  File\nKeyError: 'k'"})
+    r = box.repl().execute("raise")
+    assert (r.error.name, r.error.value, len(r.error.traceback)) == ("KeyError", "'k'", 3)
     server.on("POST", P + "/repl/sessions/k1/run", (500, {"error": "cell timeout after 30s"}))
-    with pytest.raises(pandastack.SandboxTimeout):
-        ctx.run_code("while 1: pass")
+    r = ctx.run_code("while 1: pass")
+    assert (r.timed_out, r.exit_code, r.ok, r.stderr) == (True, 124, False, "cell timeout after 30s\n")
+    server.on("POST", P + "/repl/sessions/k1/run", (500, {"error": "guest died"}))
+    with pytest.raises(ServerError):
+        ctx.run_code("x")
     server.on("POST", P + "/repl/sessions/k1/interrupt", (204,))
     ctx.interrupt()
     server.on("GET", P + "/repl/sessions", [{"id": "default", "language": "python"}])
@@ -489,14 +495,14 @@ def test_a_cell_as_it_runs(server, box):
         stream_of(
             ("stdout", '{"chunk":"a"}'),
             ("result", '{"text/plain":"1"}'),
-            ("error", '{"name":"E","value":"v","traceback":["t1","t2"]}'),
+            ("error", '{"name":"E","value":"v","traceback":["t1\\n","t2\\n"]}'),
             ("exit", '{"exit":1,"duration_ms":5}'),
         ),
     )
     out, results = [], []
     r = box.code_context("k").run_code("x", on_stdout=out.append, on_result=results.append)
     assert (out, results[0].text, r.stdout, r.text, r.exit_code) == (["a"], "1", "a", "1", 1)
-    assert str(r.error) == "t1\nt2"
+    assert str(r.error) == "t1\nt2" and r.stderr == "t1\nt2\n"
 
 
 def test_both_clients_have_the_same_surface():

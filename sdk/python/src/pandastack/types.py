@@ -205,14 +205,18 @@ class ExecutionError:
     traceback: List[str] = field(default_factory=list)
 
     @classmethod
-    def from_json(cls, d: Union[Json, str]) -> "ExecutionError":
+    def from_json(cls, d: Union[Json, str], traceback: Any = None) -> "ExecutionError":
         if isinstance(d, str):
-            last = d.strip().splitlines()[-1] if d.strip() else ""
-            name, _, value = last.partition(":")
-            return cls(name.strip() or "Error", value.strip(), d.splitlines())
+            lines = d.strip().splitlines()
+            said = lines[-1] if lines and lines[0].startswith("Traceback") else d.strip()
+            name, _, value = said.partition(":")
+            d = {"name": name.strip() or "Error", "value": value.strip(), "traceback": traceback or lines}
         tb = d.get("traceback")
-        lines = [str(x) for x in tb] if isinstance(tb, list) else str(tb or "").splitlines()
-        return cls(_str(d, "name"), _str(d, "value"), lines)
+        return cls(
+            _str(d, "name"),
+            _str(d, "value"),
+            [str(x).rstrip("\n") for x in tb] if isinstance(tb, list) else str(tb or "").splitlines(),
+        )
 
     def __str__(self) -> str:
         return "\n".join(self.traceback) or f"{self.name}: {self.value}"
@@ -275,7 +279,7 @@ class Execution:
             int(code or 0),
             _int(d, "duration_ms"),
             [Result.from_json(r) for r in d.get("results") or () if isinstance(r, Mapping)],
-            ExecutionError.from_json(error) if error else None,
+            ExecutionError.from_json(error, d.get("traceback")) if error else None,
             bool(d.get("timed_out", code == 124)),
         )
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Optional, Type
 
 from .._atransport import AsyncTransport, call
 from .._http import segment
-from ..exceptions import APIConnectionError, PandastackError, SandboxTimeout, ServerError
+from ..exceptions import APIConnectionError, PandastackError, ServerError
 from ..types import Execution, ExecutionError, Result
 from .commands import SSE, Callback, answer_timeout, events_of, load
 
@@ -55,7 +55,7 @@ class AsyncCodeContext:
         on_result: Optional[Callable[[Result], Any]] = None,
     ) -> Execution:
         """Runs a cell. An exception in it is no exception here (look at ``error``), nor is a timeout: timed_out,
-        exit_code 124, and the variables are still there. SandboxTimeout is for servers that answer with an error.
+        exit_code 124, and the variables are still there. Without callbacks the output of such a cell is lost.
         """
         body: Dict[str, Any] = {"code": code}
         if timeout_seconds is not None:
@@ -69,13 +69,7 @@ class AsyncCodeContext:
         except ServerError as e:
             if not timed_out(e):
                 raise
-            raise SandboxTimeout(
-                f"{e.message}; give it a larger timeout_seconds",
-                status_code=e.status_code,
-                code=e.code,
-                request_id=e.request_id,
-                response=e.response,
-            ) from None
+            return Execution(stderr=e.message + "\n", exit_code=124, timed_out=True)
 
     execute = run_code
 
@@ -112,6 +106,7 @@ class AsyncCodeContext:
                     if "name" not in d:
                         raise ServerError(str(d.get("error") or d.get("chunk") or data), response=d)
                     run.error = ExecutionError.from_json(d)
+                    run.stderr += str(run.error) + "\n"  # where it is without callbacks, too
                 elif name == "exit":
                     last = Execution.from_json(d)
                     run.exit_code, run.duration_ms, run.timed_out = last.exit_code, last.duration_ms, last.timed_out

@@ -21,7 +21,7 @@ from typing import (
 )
 
 from .._http import segment
-from ..exceptions import NotFoundError, PandastackError, SandboxTimeout
+from ..exceptions import NotFoundError, PandastackError
 from ..types import (
     Event,
     ExecInfo,
@@ -418,10 +418,7 @@ class Sandbox:
         """A shell command; in templates whose runner is "python", statements for the resident interpreter."""
         if self.runner != "python":
             return self.exec(cmd, timeout, check=check)
-        try:
-            result = (self.code_context("default").run_code(cmd, timeout_seconds=timeout)).as_exec_result()
-        except SandboxTimeout as e:
-            result = ExecResult("", e.message + "\n", 124, timed_out=True)
+        result = (self.code_context("default").run_code(cmd, timeout_seconds=timeout)).as_exec_result()
         if check:
             check_result(cmd, result)
         return result
