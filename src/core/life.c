@@ -18,6 +18,16 @@ void hibernate_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1])
 	snprintf(ret, SNAPSHOT_ID_MAX + 1, "hib-%s", sandbox_id);
 }
 
+/* What a sandbox slept in, and the layers that only this snapshot had. */
+static void drop_sleep(struct host *h, const char *sandbox_id)
+{
+	char id[SNAPSHOT_ID_MAX + 1];
+
+	hibernate_id(sandbox_id, id);
+	if (snapshot_delete(&h->store, id, NULL) == 0)
+		snapshot_gc(&h->store, NULL, NULL);
+}
+
 /* --- starting a machine ----------------------------------------------------------------------- */
 
 void start_job_run(struct start_job *j)
@@ -527,7 +537,7 @@ static void drop_snapshot_work(void *arg)
 {
 	struct life *l = arg;
 
-	snapshot_delete(&l->host->store, l->job.load, NULL);
+	drop_sleep(l->host, l->job.id);
 }
 
 static void wake_over(void *arg)
@@ -619,14 +629,12 @@ static void kill_work(void *arg)
 	struct life *l = arg;
 	struct host *h = l->host;
 	struct machine_info info;
-	char id[SNAPSHOT_ID_MAX + 1];
 
 	if (machine_look(&h->machines, l->job.id, &info, NULL) == 0)
 		l->r = machine_remove(&h->machines, l->job.id, &l->err);
 	fault_at("kill.stopped");
-	hibernate_id(l->job.id, id);
 	if (l->r == 0)
-		snapshot_delete(&h->store, id, NULL); /* mostly there is none */
+		drop_sleep(h, l->job.id); /* mostly there is nothing */
 	volume_drop_clones(h, l->job.id);
 	fault_at("kill.cleaned");
 }
