@@ -1,0 +1,96 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/config.h"
+
+static int read_text(struct config *c, const char *text, struct err *e)
+{
+	char path[] = "/tmp/panda-config-XXXXXX";
+	int fd = mkstemp(path), r;
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	close(fd);
+	r = config_read(c, path, e);
+	unlink(path);
+	return r;
+}
+
+static void a_file_changes_what_it_names(void **state)
+{
+	struct config c;
+	struct err e;
+
+	assert_int_equal(config_default(&c), 0);
+	assert_int_equal(read_text(&c,
+	                           "# comment\n\n listen = 127.0.0.1:1 # why\nlisten=unix:/x\n"
+	                           "threads = 3\nstub_auth = yes\ndata_dir = /a b\n",
+	                           &e),
+	                 0);
+	assert_int_equal(c.nlisten, 2);
+	assert_string_equal(c.listen[1], "unix:/x");
+	assert_int_equal(c.threads, 3);
+	assert_true(c.stub_auth);
+	assert_string_equal(c.data_dir, "/a b");
+	assert_int_equal(c.idle_seconds, 900);
+	config_fini(&c);
+}
+
+static void nonsense_is_refused_with_its_line(void **state)
+{
+	static const char *const bad[] = {"threads = many\n", "threads = 0\n", "nokey = 1\n",
+	                                  "threads\n", "stub_auth = 1\n"};
+	struct err e;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct config c;
+		char text[64];
+
+		snprintf(text, sizeof(text), "\n%s", bad[i]);
+		assert_int_equal(config_default(&c), 0);
+		assert_true(read_text(&c, text, &e) < 0);
+		assert_non_null(strstr(e.text, ":2"));
+		config_fini(&c);
+	}
+}
+
+static void what_is_printed_can_be_read(void **state)
+{
+	struct config c, d;
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+	struct err e;
+
+	assert_int_equal(config_default(&c), 0);
+	assert_int_equal(config_set(&c, "threads", "5", &e), 0);
+	config_print(&c, f);
+	fclose(f);
+	assert_int_equal(config_default(&d), 0);
+	assert_int_equal(read_text(&d, text, &e), 0);
+	assert_int_equal(d.threads, 5);
+	assert_string_equal(d.run_dir, c.run_dir);
+	assert_int_equal(d.nlisten, 1);
+	free(text);
+	config_fini(&c);
+	config_fini(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(a_file_changes_what_it_names),
+	    cmocka_unit_test(nonsense_is_refused_with_its_line),
+	    cmocka_unit_test(what_is_printed_can_be_read),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
