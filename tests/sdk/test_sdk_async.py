@@ -88,13 +88,15 @@ def test_a_client_outlives_its_loop(server, abox):
 
 
 def test_a_cancelled_request_does_not_leave_its_answer_to_the_next(server, abox):
-    release = threading.Event()
     arrived = threading.Event()
+    hung_up = threading.Event()
 
     def slow(r, peer):
         if r.json["cmd"] == "slow":
             arrived.set()
-            release.wait(10)
+            assert peer.rfile.read(1) == b""  # the end: that is how a server learns to stop the command
+            hung_up.set()
+            return None
         return {**EXEC, "stdout": r.json["cmd"]}
 
     server.on("POST", P + "/exec", slow)
@@ -105,7 +107,7 @@ def test_a_cancelled_request_does_not_leave_its_answer_to_the_next(server, abox)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        release.set()
+        assert await asyncio.get_running_loop().run_in_executor(None, hung_up.wait, 10)
         assert (await abox.exec("next")).stdout == "next"
 
     run(go())
@@ -368,6 +370,17 @@ def test_an_error_in_a_stream(server, abox):
     server.on("POST", P + "/exec/stream", answer)
     with pytest.raises(ServerError, match="guest died"):
         run(abox.stream("x").wait())
+
+
+def test_silence_in_a_body_without_length_is_not_its_end(server):
+    server.on("GET", "/v1/me", lambda r, peer: peer.send(b"HTTP/1.1 200 OK\r\n\r\n{}") or peer.rfile.read(1) and None)
+
+    async def go():
+        async with AsyncClient("k", server.url, timeout=0.1) as c:
+            with pytest.raises(APITimeoutError):
+                await c.me()
+
+    run(go())
 
 
 def test_the_limit_is_for_silence_not_for_size(server):

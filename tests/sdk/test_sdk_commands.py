@@ -102,6 +102,19 @@ def test_a_server_that_repeats_is_trimmed(server, command):
     assert "".join(p.text for p in command.output()) == "abcd"
 
 
+def test_a_gap_does_not_damage_what_follows_it(server, command):
+    def answer(r, peer):
+        peer.sse()
+        peer.event("stdout", {"chunk_b64": base64.b64encode(b"a\xc3").decode(), "offset": 0})
+        peer.event("gap", {"stream": "stdout", "offset": 9})
+        peer.event("stdout", {"chunk_b64": base64.b64encode(b"b").decode(), "offset": 9})
+        peer.event("exit", {"exit_code": 0})
+        peer.end()
+
+    server.on("GET", P + "/7/output", answer)
+    assert [(p.text, p.offset) for p in command.output()] == [("a", 0), ("b", 9)]
+
+
 def test_a_restarting_server_is_waited_for(server, command, monkeypatch):
     waits = []
     monkeypatch.setattr(commands, "sleep", waits.append)

@@ -70,6 +70,20 @@ def test_every_kind_of_data(disk, fs, tmp_path):
         assert disk.files["/x"] == b"x"
 
 
+def test_an_append_is_never_sent_twice(disk, fs, server):
+    fs.append("/log", "1")  # from now on there is a kept connection that could be taken for a stale one
+    real = disk.put
+
+    def answer_lost(r, peer):
+        real(r, peer)
+        return peer.cut()
+
+    server.on("PUT", P, answer_lost)
+    with pytest.raises(APIConnectionError, match="unknown whether"):
+        fs.append("/log", "2")
+    assert disk.files["/log"] == b"12"
+
+
 def test_parts(disk, fs):
     disk.files["/f"] = b"0123456789"
     assert fs.read("/f", offset=3, length=4) == b"3456" and fs.read("/f", offset=8) == b"89"
@@ -148,6 +162,7 @@ def test_list_and_walk(server, fs):
     tree = {
         "/r": [("a", True, "d"), ("f", False, "f")],
         "/r/a": [("g", False, "f"), ("loop", True, "l"), ("gone", True, "d")],
+        "/r/a/loop": [("never", False, "f")],
     }
 
     def dir_(r, peer):
