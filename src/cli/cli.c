@@ -391,7 +391,7 @@ int cli_open(struct cli *c)
 
 void cli_json(const json_t *j)
 {
-	json_dumpf(j, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
+	json_dumpf(j, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
 	putchar('\n');
 }
 

@@ -16,7 +16,8 @@ static const struct cli_opt opts[] = {
 
 static void print(const json_t *ev)
 {
-	autofree char *text = json_dumps(json_object_get(ev, "payload"), JSON_COMPACT);
+	autofree char *text =
+	    json_dumps(json_object_get(ev, "payload"), JSON_COMPACT | JSON_REAL_PRECISION(6));
 	char type[64], payload[400];
 
 	show_clean(js(ev, "type"), type, sizeof(type));

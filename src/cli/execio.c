@@ -268,11 +268,26 @@ static ssize_t from_piece(void *arg, void *buf, size_t n)
 
 static int feed(struct feeder *f, const char *path, const char *p, size_t n)
 {
-	struct piece t = {.p = p, .n = n};
+	uint64_t until = mono_ms() + REATTACH_MS;
 	struct panda_error e;
+	int r;
 
-	/* An error means: nobody reads it any more. How the command ends is told elsewhere. */
-	return panda_upload(f->panda, "POST", path, (int64_t)n, from_piece, &t, NULL, &e);
+	for (;;) {
+		struct piece t = {.p = p, .n = n};
+
+		e.status = 0;
+		r = panda_upload(f->panda, "POST", path, (int64_t)n, from_piece, &t, NULL, &e);
+		/* Nobody was there, so nothing of it was taken: pandad is restarted, perhaps. */
+		if (r < 0 && (r == -ECONNREFUSED || e.status == 503) && mono_ms() < until) {
+			poll(NULL, 0, 200);
+			continue;
+		}
+		break;
+	}
+	/* 404, 409: nobody reads it any more. How the command ends is told elsewhere. */
+	if (r < 0 && e.status != 404 && e.status != 409)
+		fprintf(stderr, "panda: the rest of stdin is lost: %s\n", e.text);
+	return r;
 }
 
 /* A thread of its own: a command that does not read now must not keep us from its output. */

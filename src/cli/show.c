@@ -215,33 +215,60 @@ int show_short(const json_t *list)
 
 /* ---- ids ---- */
 
+static const char *text_of(const json_t *j, const char *key)
+{
+	const char *s = json_string_value(json_object_get(j, key));
+
+	return s ? s : "";
+}
+
+static const char *name_of(const json_t *j)
+{
+	const char *name = text_of(j, "name");
+
+	return *name ? name : text_of(json_object_get(j, "metadata"), "name");
+}
+
+/* Forks have the name of their parent; while that is there, the name is its own. */
+static bool inherited(const json_t *list, const json_t *j)
+{
+	const char *parent = text_of(j, "parent_id");
+
+	for (size_t i = 0; *parent && i < json_array_size(list); i++) {
+		const json_t *up = json_array_get(list, i);
+
+		if (!strcmp(text_of(up, "id"), parent))
+			return !strcmp(name_of(up), name_of(j));
+	}
+	return false;
+}
+
 enum match match_prefix(const json_t *list, const char *key, const char *text, const json_t **ret)
 {
-	const json_t *found = NULL;
-	size_t n = json_array_size(list), len = strlen(text), hits = 0;
+	const json_t *named = NULL, *begins = NULL;
+	size_t len = strlen(text), names = 0, begin = 0;
 
-	for (int pass = 0; pass < 2 && !hits; pass++)
-		for (size_t i = 0; i < n; i++) {
-			const json_t *j = json_array_get(list, i);
-			const char *id = json_string_value(json_object_get(j, key));
-			const char *name = json_string_value(json_object_get(j, "name"));
+	for (size_t i = 0; len && i < json_array_size(list); i++) {
+		const json_t *j = json_array_get(list, i);
+		const char *id = text_of(j, key);
 
-			if (!name)
-				name = json_string_value(
-				    json_object_get(json_object_get(j, "metadata"), "name"));
-			if (!id ||
-			    !(pass ? len && !strncmp(id, text, len)
-			           : !strcmp(id, text) || (len && name && !strcmp(name, text))))
-				continue;
-			/* An id in full is never ambiguous, whatever others call themselves. */
-			if (!pass && !strcmp(id, text)) {
-				*ret = j;
-				return MATCH_ONE;
-			}
-			found = j;
-			hits++;
+		/* An id in full is never ambiguous, whatever others call themselves. */
+		if (!strcmp(id, text)) {
+			*ret = j;
+			return MATCH_ONE;
 		}
-	if (hits == 1)
-		*ret = found;
-	return hits == 1 ? MATCH_ONE : hits ? MATCH_MANY : MATCH_NONE;
+		if (*id && !strcmp(name_of(j), text) && !inherited(list, j)) {
+			named = j;
+			names++;
+		}
+		if (!strncmp(id, text, len)) {
+			begins = j;
+			begin++;
+		}
+	}
+	if (names == 1 || (!names && begin == 1))
+		*ret = names ? named : begins;
+	return names + begin == 0                     ? MATCH_NONE
+	       : names == 1 || (!names && begin == 1) ? MATCH_ONE
+	                                              : MATCH_MANY;
 }

@@ -161,6 +161,21 @@ static void names_are_known_in_full_only(void **state)
 	expect_match("twin", MATCH_MANY, NULL);
 }
 
+static void a_name_is_the_parents_while_it_is_there(void **state)
+{
+	json_t *j = list_of("[{\"id\":\"c\",\"parent_id\":\"b\",\"name\":\"n\"},"
+	                    "{\"id\":\"b\",\"parent_id\":\"a\",\"name\":\"n\"},"
+	                    "{\"id\":\"a\",\"name\":\"n\"}]");
+	const json_t *found = NULL;
+
+	assert_int_equal(match_prefix(j, "id", "n", &found), MATCH_ONE);
+	assert_ptr_equal(found, json_array_get(j, 2));
+	json_array_remove(j, 2);
+	assert_int_equal(match_prefix(j, "id", "n", &found), MATCH_ONE);
+	assert_ptr_equal(found, json_array_get(j, 1));
+	json_decref(j);
+}
+
 static void ids_are_shown_as_long_as_they_must_be(void **state)
 {
 	json_t *j = list_of("[{\"id\":\"0123456789\"},{\"id\":\"ffffffffff\"}]");
@@ -288,6 +303,7 @@ int main(void)
 	    cmocka_unit_test(an_ambiguous_one_is_not),
 	    cmocka_unit_test(a_whole_id_wins_over_names_and_beginnings),
 	    cmocka_unit_test(names_are_known_in_full_only),
+	    cmocka_unit_test(a_name_is_the_parents_while_it_is_there),
 	    cmocka_unit_test(ids_are_shown_as_long_as_they_must_be),
 	    cmocka_unit_test(ages_and_sizes_are_short),
 	    cmocka_unit_test(columns_are_as_wide_as_their_words),
