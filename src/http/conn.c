@@ -296,7 +296,10 @@ static bool start_request(struct http_conn *c, size_t n)
 	}
 	c->in_off += n;
 	c->scanned = 0;
-	c->body = (struct body){.kind = h.body, .left = h.length, .done = h.body == HTTP_BODY_NONE};
+	c->body = (struct body){.kind = h.body,
+	                        .left = h.length,
+	                        .done = h.body == HTTP_BODY_NONE,
+	                        .chunked.no_trailers = true};
 	c->rate_waited_ms = c->rate_bytes = 0;
 	c->rate_on = false;
 	c->keep = h.keep_alive;

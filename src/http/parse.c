@@ -122,6 +122,7 @@ const char *http_head_field(const struct http_head *h, const char *name)
 struct framing {
 	const char *length, *coding, *host;
 	unsigned lengths, codings, hosts;
+	bool tab; /* beside one of the first two; other readers do not skip it */
 };
 
 static int fail(const char **why, int status, const char *text)
@@ -137,6 +138,7 @@ static int parse_fields(char *p, const char *end, struct http_head *h, struct fr
 	while (p < end) {
 		char *line_end = memchr(p, '\r', (size_t)(end - p));
 		char *name = p, *value, *tail;
+		bool tab;
 
 		if (!line_end || line_end[1] != '\n')
 			return fail(why, 400, "a header has a bare CR");
@@ -145,6 +147,7 @@ static int parse_fields(char *p, const char *end, struct http_head *h, struct fr
 		if (p == name || *p != ':')
 			return fail(why, 400, "a header name is not a name");
 		*p++ = 0;
+		tab = memchr(p, '\t', (size_t)(line_end - p));
 		while (*p == ' ' || *p == '\t')
 			p++;
 		value = p;
@@ -165,6 +168,7 @@ static int parse_fields(char *p, const char *end, struct http_head *h, struct fr
 			if (strcasecmp(name, "content-length") == 0) {
 				f->length = value;
 				f->lengths++;
+				f->tab |= tab;
 			}
 			break;
 		case 'h':
@@ -177,6 +181,7 @@ static int parse_fields(char *p, const char *end, struct http_head *h, struct fr
 			if (strcasecmp(name, "transfer-encoding") == 0) {
 				f->coding = value;
 				f->codings++;
+				f->tab |= tab;
 			}
 			break;
 		}
@@ -203,6 +208,8 @@ static int parse_framing(const struct framing *f, struct http_head *h, const cha
 {
 	if (f->codings && f->lengths)
 		return fail(why, 400, "Transfer-Encoding together with Content-Length");
+	if (f->tab)
+		return fail(why, 400, "a tab beside the length of the body");
 	if (f->codings > 1 || f->lengths > 1)
 		return fail(why, 400, "the length of the body is given twice");
 	if (f->codings) {
@@ -447,7 +454,7 @@ static int eat_byte(struct http_chunked *c, char b)
 	case LINE:
 		if (b == '\r')
 			return LAST_LF;
-		return is(b, TOKEN) ? NAME : -1;
+		return is(b, TOKEN) && !c->no_trailers ? NAME : -1;
 	case LAST_LF:
 		c->done = b == '\n';
 		return b == '\n' ? LAST_LF : -1;

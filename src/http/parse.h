@@ -61,8 +61,12 @@ bool http_list_has(const char *list, const char *word);
 /* May this byte be in a method or a field name? */
 bool http_is_token(unsigned char c);
 
-/* A chunked body, in pieces that may end anywhere. Zeroed is the start. */
+/*
+ * A chunked body, in pieces that may end anywhere. Zeroed is the start. Trailers are skipped, or,
+ * with no_trailers, refused: some readers take a Transfer-Encoding there for one of the request.
+ */
 struct http_chunked {
+	bool no_trailers;
 	uint64_t left;  /* of this chunk's data */
 	unsigned extra; /* digits of the size, or bytes of the trailer, so far */
 	uint8_t state;

@@ -77,8 +77,8 @@ void *http_data(const struct http_req *r);
 
 /*
  * Once, as the last thing about this request: the reply is out, or the client is gone, or we cut
- * it. r is still readable inside. May be called HTTP_ENDS_MAX times (a handler, and the WebSocket it
- * opened): the newest is told first.
+ * it. r is still readable inside. May be called HTTP_ENDS_MAX times (a handler, and the WebSocket
+ * it opened): the newest is told first.
  */
 void http_on_end(struct http_req *r, void (*fn)(void *arg, struct http_req *r, bool aborted),
                  void *arg);
