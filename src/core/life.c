@@ -13,6 +13,10 @@
 #include "base/log.h"
 #include "core/host_internal.h"
 
+enum {
+	SETTLE_MS = 2000, /* what a guest gets to write down what its volumes miss */
+};
+
 void hibernate_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1])
 {
 	snprintf(ret, SNAPSHOT_ID_MAX + 1, "hib-%s", sandbox_id);
@@ -80,7 +84,8 @@ struct life {
 	const char *why;
 	uint64_t asked_ns;
 	struct start_job job; /* create, wake */
-	json_t *paths;        /* keeps what the job's volumes point into */
+	json_t *paths;        /* volumes: keeps what the job's point into */
+	bool settle;          /* kill: the guest can still be asked */
 	int r;
 	struct err err;
 };
@@ -624,12 +629,40 @@ void host_wake(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 
 /* --- kill ------------------------------------------------------------------------------------- */
 
+/* Its volumes are left with a clean journal, so that others can attach them read-only, if the guest
+ * is willing to do that soon. */
+static void settle_volumes(struct life *l)
+{
+	struct guest *g = NULL;
+	const json_t *item;
+	size_t i;
+
+	if (json_array_size(l->paths) == 0 ||
+	    machine_guest(&l->host->machines, l->job.id, &g, NULL) < 0)
+		return;
+	guest_set_deadline(g, SETTLE_MS);
+	json_array_foreach(l->paths, i, item)
+	{
+		const char *path = json_string_value(json_object_get(item, "path"));
+		char *argv[] = {"fsfreeze", "-f", (char *)path, NULL};
+		struct guest_exec x = {.argv = argv};
+		struct guest_exit end;
+
+		if (!json_is_true(json_object_get(item, "read_only")) &&
+		    guest_exec_wait(g, &x, &end, NULL) < 0)
+			break;
+	}
+	guest_free(g);
+}
+
 static void kill_work(void *arg)
 {
 	struct life *l = arg;
 	struct host *h = l->host;
 	struct machine_info info;
 
+	if (l->settle)
+		settle_volumes(l);
 	if (machine_look(&h->machines, l->job.id, &info, NULL) == 0)
 		l->r = machine_remove(&h->machines, l->job.id, &l->err);
 	fault_at("kill.stopped");
@@ -671,6 +704,8 @@ static void kill_begin(struct op *op)
 		return;
 	}
 	link_drop(sb);
+	l->settle = sb->state == SANDBOX_RUNNING;
+	l->paths = json_incref(sb->spec.volumes);
 	sb->end[0] = 0;
 	sb->state = SANDBOX_KILLING;
 	loop_timer_clear(l->host->loop, &sb->timer);
