@@ -73,6 +73,7 @@ struct call {
 	bool piped;
 
 	/* call.c's own */
+	struct call *next, **prevp; /* of endless ones */
 	bool sse;
 	struct loop_timer ping;
 	void (*room)(void *arg);
@@ -103,6 +104,9 @@ void call_sse_begin(struct call *c);
 void call_event(struct call *c, const char *name, json_t *data); /* takes the reference */
 void call_sse_end(struct call *c);
 /* Comments every 15 s keep the connection open through proxies; begins with call_sse_begin(). */
+
+/* This stream has no end of its own: api_drain() ends it, with gone() first. */
+void call_endless(struct call *c);
 
 /* Flow: whoever has more to send than fits stops while call_room() is false (the client is slow;
  * also once it is gone) and goes on in fn, called each time when there is room again. Stays set;
@@ -136,6 +140,8 @@ struct api_config {
 
 int api_new(struct host *h, const struct api_config *c, struct api **ret, struct err *e);
 void api_free(struct api *a);
+/* We are about to end: ends the streams that would never do so themselves. */
+void api_drain(struct api *a);
 const struct api_config *api_config_of(const struct api *a);
 enum {
 	API_SECRET = 32,

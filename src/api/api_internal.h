@@ -137,6 +137,7 @@ struct api {
 	struct token *tokens[TOKEN_BUCKETS];
 	struct tenant *tenants;
 	struct audit audit;
+	struct call *endless;
 	struct route_stats *stats; /* nroutes, and one for what matched none */
 	char *openapi, *reference;
 	size_t openapi_len, reference_len;

@@ -17,7 +17,6 @@
 
 enum {
 	PING_MS = 15000, /* below every proxy's idle time we know of */
-	EVENT_NAME_MAX = 32,
 };
 
 /* The one table from kinds to statuses. What is not here is our fault: 500. */
@@ -120,12 +119,52 @@ void call_drop(struct call *c)
 	free(c);
 }
 
+static void unlink_endless(struct call *c)
+{
+	if (!c->prevp)
+		return;
+	*c->prevp = c->next;
+	if (c->next)
+		c->next->prevp = c->prevp;
+	c->next = NULL;
+	c->prevp = NULL;
+}
+
+void call_endless(struct call *c)
+{
+	struct call **head = &c->api->endless;
+
+	if (c->prevp || !c->req)
+		return;
+	c->next = *head;
+	if (c->next)
+		c->next->prevp = &c->next;
+	c->prevp = head;
+	*head = c;
+}
+
+void api_drain(struct api *a)
+{
+	while (a->endless) {
+		struct call *c = call_hold(a->endless);
+		void (*gone)(void *) = c->gone;
+
+		unlink_endless(c);
+		c->gone = NULL;
+		if (gone)
+			gone(c->gone_arg);
+		call_sse_end(c);
+		call_drop(c);
+	}
+}
+
 static void ended(void *arg, struct http_req *r, bool aborted)
 {
 	struct call *c = arg;
 	void (*gone)(void *) = c->gone;
 
 	(void)r;
+	unlink_endless(c);
 	c->req = NULL;
 	c->sse = false;
 	c->room = NULL;
@@ -288,22 +327,19 @@ void call_sse_begin(struct call *c)
 
 void call_event(struct call *c, const char *name, json_t *data)
 {
-	autofree char *text = NULL;
-	char head[EVENT_NAME_MAX + 24];
-	int n;
+	autofree char *text = NULL, *whole = NULL;
+	int n = -1;
 
 	if (c->req && c->sse) {
 		text = data ? json_dumps(data, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-		n = snprintf(head, sizeof(head), "event: %.*s\ndata: ", EVENT_NAME_MAX, name);
-		if (text) {
-			http_send(c->req, head, (size_t)n);
-			http_send(c->req, text, strlen(text));
-			http_send(c->req, "\n\n", 2);
-		} else {
-			/* A stream with a hole would look whole: the client must see that it is
-			 * not. */
+		if (text) /* in one piece: each is a chunk of the reply */
+			n = asprintf(&whole, "event: %s\ndata: %s\n\n", name, text);
+		if (n < 0)
+			whole = NULL;
+		if (whole)
+			http_send(c->req, whole, (size_t)n);
+		else /* a stream with a hole would look whole: the client must see that it is not */
 			http_cut(c->req);
-		}
 	}
 	json_decref(data);
 }

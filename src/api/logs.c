@@ -182,6 +182,7 @@ static void follow_begin(struct call *c, int64_t tail)
 	c->gone = follow_end;
 	c->gone_arg = f;
 	call_sse_begin(c);
+	call_endless(c);
 	fd = open_console(c->host, f->id, &st);
 	if (fd >= 0) {
 		past = console_tail(fd, &st, tail >= 0 ? LOG_SHOWN_MAX / 4 : LOG_REPLAY, tail, &n,
@@ -314,6 +315,7 @@ static void events_of(struct call *c, const char *id)
 	c->gone = listener_end;
 	c->gone_arg = l;
 	call_sse_begin(c);
+	call_endless(c);
 	call_on_room(c, listener_room, l);
 	json_array_foreach(past, i, v) call_event(c, "event", json_incref(v));
 	events_listen(&c->host->events, &l->in);

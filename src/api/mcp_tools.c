@@ -88,29 +88,21 @@ static void command_gone(void *arg)
 
 static json_t *plain_text(const struct exec_result *r)
 {
-	autofree char *code = NULL, *all = NULL;
-	size_t n = 0;
-	json_t *j;
+	size_t room = r->out_len + r->err_len + 96, n = r->out_len;
+	autofree char *all = malloc(room);
 
-	if (asprintf(&code, "\n[exit code: %d%s]", r->exit.exit_code,
-	             r->exit.timed_out ? ", timed out" : "") < 0)
-		return NULL;
-	all = malloc(r->out_len + r->err_len + strlen(code) + 32);
 	if (!all)
 		return NULL;
 	memcpy(all, r->out, r->out_len);
-	n = r->out_len;
 	if (r->err_len) {
-		memcpy(all + n, "\n[stderr]\n", 10);
-		memcpy(all + n + 10, r->err, r->err_len);
-		n += 10 + r->err_len;
+		n += (size_t)snprintf(all + n, room - n, "\n[stderr]\n");
+		memcpy(all + n, r->err, r->err_len);
+		n += r->err_len;
 	}
-	if (r->exit.exit_code) {
-		memcpy(all + n, code, strlen(code));
-		n += strlen(code);
-	}
-	j = json_text(all, n);
-	return j;
+	if (r->exit.exit_code)
+		n += (size_t)snprintf(all + n, room - n, "\n[exit code: %d%s]", r->exit.exit_code,
+		                      r->exit.timed_out ? ", timed out" : "");
+	return json_text(all, n);
 }
 
 static json_t *as_text(json_t *j)
@@ -388,6 +380,7 @@ static void dir_data(void *arg, struct job *j, uint8_t chan, const void *p, size
 		if (r < 0 || json_array_size(f->entries) >= ENTRIES_MAX ||
 		    asprintf(&full, "%s%s%s", f->path, strcmp(f->path, "/") ? "/" : "", w.name.p) <
 		        0) {
+			full = NULL;
 			f->too_much = true;
 			job_cancel(j);
 			return;

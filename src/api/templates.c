@@ -5,18 +5,26 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "api/api_internal.h"
 #include "base/cleanup.h"
+
+static json_int_t image_size(const struct template *t)
+{
+	const char *image = json_string_value(json_object_get(t->doc, "image"));
+	struct stat st;
+
+	return image && stat(image, &st) == 0 ? (json_int_t)st.st_size : 0;
+}
 
 static json_t *show(const struct template *t)
 {
 	static const char *const kept[] = {"label", "description", "category", "base", "tools"};
 	json_t *j = json_pack("{s:s, s:s, s:I, s:i, s:i, s:i, s:b, s:s, s:b}", "name", t->name,
-	                      "rootfs_path", "", "size_bytes",
-	                      (json_int_t)json_integer_value(json_object_get(t->doc, "size_bytes")),
-	                      "cpu", (int)t->cpu, "memory_mb", (int)t->memory_mb, "disk_gb",
-	                      (int)t->disk_gb, "is_global", t->tenant[0] == 0, "runner",
+	                      "rootfs_path", "", "size_bytes", image_size(t), "cpu", (int)t->cpu,
+	                      "memory_mb", (int)t->memory_mb, "disk_gb", (int)t->disk_gb,
+	                      "is_global", t->tenant[0] == 0, "runner",
 	                      t->runner ? t->runner : "shell", "baked", t->bake[0] != 0);
 	json_t *aliases = json_object_get(t->doc, "aliases"), *v;
 

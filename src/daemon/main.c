@@ -212,6 +212,7 @@ static void on_signal(void *arg, uint32_t events)
 	d->ending = true;
 	d->deadline = (struct loop_timer){.fn = drain_late, .arg = d};
 	loop_timer_set(d->loop, &d->deadline, mono_ms() + DRAIN_MS);
+	api_drain(d->api);
 	http_server_drain(d->server, server_drained, d);
 }
 
