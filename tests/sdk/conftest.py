@@ -103,7 +103,8 @@ def frame(opcode, data, fin=True):
 
 
 class Server:
-    def __init__(self):
+    def __init__(self, tls=None):
+        self.tls = tls
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.requests = []
@@ -133,6 +134,13 @@ class Server:
                 return
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             number += 1
+            if self.tls is not None:
+                try:
+                    sock = self.tls.wrap_socket(sock, server_side=True)
+                except OSError:
+                    sock.close()
+                    number -= 1
+                    continue
             peer = Peer(sock)
             t = threading.Thread(target=self._serve, args=(peer, number), daemon=True)
             with self._lock:

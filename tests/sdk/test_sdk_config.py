@@ -108,7 +108,7 @@ def test_the_default_client_follows_the_environment(server, monkeypatch):
 
 
 def test_without_a_key_no_header_is_sent_and_401_says_what_to_do(server):
-    server.on("GET", "/v1/me", (401, {"error": "missing bearer token", "code": "unauthorized"}))
-    with pytest.raises(AuthError, match="set PANDASTACK_API_KEY"):
+    server.on("GET", "/v1/me", (401, {"error": "unauthorized", "detail": "missing bearer token", "code": "unauthorized"}))
+    with pytest.raises(AuthError, match="unauthorized: missing bearer token; set PANDASTACK_API_KEY"):
         Client(api_url=server.url).me()
     assert "authorization" not in server.asked()[0].headers

@@ -211,6 +211,9 @@ def error_from_response(status: int, headers: Mapping[str, str], raw: bytes) -> 
         code = str(source.get("code") or "")
         request_id = str(source.get("request_id") or request_id)
     message = _text_of(body, raw, status)
+    detail = body.get("detail") if isinstance(body, Mapping) else None
+    if isinstance(detail, str) and detail and detail not in message:
+        message = f"{message}: {detail}"
     hint = _NEXT.get(code or ("unauthorized" if status == 401 else ""))
     if hint:
         message = f"{message.rstrip('.')}; {hint}"

@@ -387,7 +387,7 @@ class SandboxInfo:
             id=_str(d, "id"),
             template=_str(d, "template"),
             status=_str(d, "status") or "unknown",
-            name=_str(d, "name"),
+            name=_str(d, "name") or meta.get("name", ""),
             cpu=_int(d, "cpu"),
             memory_mb=_int(d, "memory_mb"),
             disk_gb=_int(d, "disk_gb"),

@@ -150,7 +150,8 @@ class Sandbox:
         spec = self._spec
         if spec is None:
             return
-        r = self._transport.request("POST", "/sandboxes", json=spec)
+        # The first sandbox of a template waits for its boot.
+        r = self._transport.request("POST", "/sandboxes", json=spec, timeout=self._at_least(SNAPSHOT_SECONDS))
         info = SandboxInfo.from_json(r.json())
         info.persistent = info.persistent or bool(spec.get("persistent"))
         self._bind(self.client, info)
@@ -310,6 +311,18 @@ class Sandbox:
     @property
     def guest_ip(self) -> str:
         return self.info.guest_ip
+
+    @property
+    def host_tap(self) -> str:
+        return self.info.host_tap
+
+    @property
+    def mac(self) -> str:
+        return self.info.mac
+
+    @property
+    def vsock_cid(self) -> int:
+        return self.info.vsock_cid
 
     @property
     def metadata(self) -> Dict[str, str]:
