@@ -304,6 +304,7 @@ static bool start_request(struct http_conn *c, size_t n)
 	c->rate_on = false;
 	c->keep = h.keep_alive;
 	c->state = CONN_REQUEST;
+	c->burst += CONN_BURST / CONN_TURN;
 	c->s->conf.handler(c->s->conf.arg, c->req);
 	return true;
 }

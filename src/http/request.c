@@ -331,7 +331,9 @@ void http_add_header(struct http_req *r, const char *name, const char *value)
 	size_t from = r->extra_len, n = strlen(value);
 	char *copy;
 
-	if (r->reply != REPLY_NONE)
+	/* How long the reply is, is said by http_begin(), and only once. */
+	if (r->reply != REPLY_NONE || strcasecmp(name, "content-length") == 0 ||
+	    strcasecmp(name, "transfer-encoding") == 0)
 		return;
 	for (const char *p = name; *p; p++)
 		if (!http_is_token((unsigned char)*p))
@@ -367,6 +369,20 @@ static bool may_keep(const struct http_req *r)
 	return c->body.kind == HTTP_BODY_CHUNKED || c->body.left <= CONN_DRAIN_MAX;
 }
 
+/* Is there such a header among these lines? name has its colon. */
+static bool has_line(const char *headers, const char *name)
+{
+	size_t n = strlen(name);
+
+	for (const char *p = headers; p && *p;) {
+		if (strncasecmp(p, name, n) == 0)
+			return true;
+		p = strchr(p, '\n');
+		p += p != NULL;
+	}
+	return false;
+}
+
 void http_begin(struct http_req *r, int status, const char *type, int64_t length)
 {
 	struct http_conn *c = r->c;
@@ -380,16 +396,16 @@ void http_begin(struct http_req *r, int status, const char *type, int64_t length
 		r->expect = false;
 		conn_text(c, "HTTP/1.1 100 Continue\r\n\r\n");
 	}
+	if (type)
+		http_add_header(r, "Content-Type", type);
 	c->keep = may_keep(r);
 	r->reply = REPLY_BEGUN;
 	r->status = status;
-	snprintf(line, sizeof(line), "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, http_reason(status),
-	         server_date(c->s));
+	snprintf(line, sizeof(line), "HTTP/1.1 %d %s\r\n", status, http_reason(status));
 	conn_text(c, line);
-	if (type) {
-		conn_text(c, "Content-Type: ");
-		conn_text(c, type);
-		conn_text(c, "\r\n");
+	if (!has_line(r->extra, "date:")) {
+		snprintf(line, sizeof(line), "Date: %s\r\n", server_date(c->s));
+		conn_text(c, line);
 	}
 	if (!bodiless && length >= 0) {
 		snprintf(line, sizeof(line), "Content-Length: %" PRIi64 "\r\n", length);
@@ -499,19 +515,6 @@ void http_cut(struct http_req *r)
 }
 
 /* ---- pipes ---- */
-
-static bool has_line(const char *headers, const char *name)
-{
-	size_t n = strlen(name);
-
-	for (const char *p = headers; p && *p;) {
-		if (strncasecmp(p, name, n) == 0)
-			return true;
-		p = strchr(p, '\n');
-		p += p != NULL;
-	}
-	return false;
-}
 
 int http_upgrade(struct http_req *r, const char *headers, const struct http_body_ops *ops,
                  void *arg)

@@ -101,7 +101,8 @@ void http_body_more(struct http_req *r); /* the piece is dealt with: the next on
 
 /* ---- the reply ---- */
 
-/* Before http_reply or http_begin. Copied. */
+/* Before http_reply or http_begin. Copied. Control characters in the value become '?'; a bad name,
+ * and Content-Length and Transfer-Encoding, which are http_begin's, are dropped. */
 void http_add_header(struct http_req *r, const char *name, const char *value);
 
 /* All of it. Copied. type NULL: no body type. An unread body is drained or the connection closed.

@@ -22,6 +22,7 @@
 enum {
 	CONN_BUF = HTTP_CHUNK,       /* one read from a socket */
 	CONN_BURST = 1 << 20,        /* bytes one connection moves before others get their turn */
+	CONN_TURN = 64,              /* requests, the same */
 	CONN_DIRECT_MIN = 16384,     /* pieces of at least that size are written without a copy */
 	CONN_DRAIN_MAX = 256 * 1024, /* of an unread body, to keep the connection */
 	CONN_LINGER_MAX = 16 << 20,  /* dropped bytes while the peer reads our last words */

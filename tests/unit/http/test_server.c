@@ -93,6 +93,8 @@ static void show(void *arg, struct http_req *r)
 	note(r);
 	http_add_header(r, "X-Test", "a\r\nInjected: b");
 	http_add_header(r, "Bad Name", "x");
+	http_add_header(r, "content-length", "0");
+	http_add_header(r, "Transfer-Encoding", "chunked");
 	http_reply(r, 200, "text/plain", text, (size_t)n);
 	assert_true(http_begun(r));      /* still there */
 	http_reply(r, 500, NULL, "", 0); /* the second one is nobody's */
@@ -111,6 +113,8 @@ static void a_request_reaches_the_handler_as_it_was_sent(void **state)
 	assert_non_null(strstr(buf, "\r\n\r\nPUT|/a%20b|x=1&y=?|unix|0|Host=a|X=y z|x=2"));
 	assert_non_null(strstr(buf, "\r\nX-Test: a??Injected: b\r\n"));
 	assert_null(strstr(buf, "Bad Name"));
+	assert_null(strstr(buf, "content-length"));
+	assert_null(strstr(buf, "Transfer-Encoding"));
 	assert_null(strstr(buf, "Connection:"));
 	assert_int_equal(seen.status, 200);
 	stop(&b, fd);
