@@ -73,7 +73,7 @@ struct agent {
 	struct list conns, queue, dirty;
 	struct list execs, finished, graves;
 	struct source *dead;
-	uint8_t *out_cache; /* the output buffer of the last connection that went */
+	uint8_t *out_cache; /* an output buffer nobody uses now */
 	struct exec *spare; /* its pipes are made, and their write ends are our fds 1 and 2 */
 	unsigned n_conns, n_execs, n_finished, n_timed;
 	uint64_t next_id, nonce, generation;

@@ -17,6 +17,33 @@ static uint8_t input[WIRE_FRAME_MAX];
 
 /* ---- output ---- */
 
+/*
+ * A connection has a buffer while it has something to say. Mostly one at a time does, so all get
+ * along with the same one: its first page is touched already, which in a machine that was just
+ * restored saves the faults of another.
+ */
+static uint8_t nowhere[OUT_CAP]; /* for those that are lost, or will be, for want of memory */
+
+static void take_buffer(struct conn *c)
+{
+	if (!c->lost)
+		c->out = c->a->out_cache ? take_ptr(c->a->out_cache) : malloc(OUT_CAP);
+	if (!c->out)
+		c->out = nowhere;
+	c->out_head = 0;
+}
+
+static void leave_buffer(struct conn *c)
+{
+	if (c->out && c->out != nowhere) {
+		if (c->a->out_cache)
+			free(c->out);
+		else
+			c->a->out_cache = c->out;
+	}
+	c->out = NULL;
+}
+
 size_t conn_room(const struct conn *c)
 {
 	size_t used = c->out_len + REPLY_ROOM;
@@ -27,6 +54,8 @@ size_t conn_room(const struct conn *c)
 uint8_t *conn_space(struct conn *c, size_t n)
 {
 	assert(c->out_len + n <= OUT_CAP);
+	if (!c->out)
+		take_buffer(c);
 	if (c->out_head + c->out_len + n > OUT_CAP) {
 		memmove(c->out, c->out + c->out_head, c->out_len);
 		c->out_head = 0;
@@ -75,10 +104,7 @@ static void conn_lost(struct conn *c, bool reborn)
 	source_close(c->a, c->fd);
 	c->a->n_conns--;
 	free(c->stash);
-	if (c->a->out_cache)
-		free(c->out);
-	else
-		c->a->out_cache = c->out;
+	leave_buffer(c);
 	source_retire(c->a, &c->src, c);
 }
 
@@ -99,6 +125,10 @@ static void conn_input(struct conn *c);
 
 void conn_flush(struct conn *c)
 {
+	if (c->out == nowhere) {
+		conn_lost(c, false);
+		return;
+	}
 	while (c->out_len) {
 		ssize_t r = write(c->fd, c->out + c->out_head, c->out_len);
 
@@ -113,8 +143,11 @@ void conn_flush(struct conn *c)
 		c->out_head += (size_t)r;
 		c->out_len -= (size_t)r;
 	}
-	if (!c->out_len)
+	if (!c->out_len) {
 		c->out_head = 0;
+		if (!c->a->out_cache)
+			leave_buffer(c);
+	}
 	c->wants_out = c->out_len > 0;
 	set_events(c);
 	if (c->starved && conn_room(c) >= CHUNK) {
@@ -487,9 +520,7 @@ void conn_accepted(struct agent *a, int fd)
 {
 	struct conn *c = a->n_conns < CONNS_MAX ? calloc(1, sizeof(*c)) : NULL;
 
-	if (c)
-		c->out = a->out_cache ? take_ptr(a->out_cache) : malloc(OUT_CAP);
-	if (!c || !c->out)
+	if (!c)
 		goto refuse;
 	c->src.ready = conn_ready;
 	c->a = a;
@@ -504,8 +535,6 @@ void conn_accepted(struct agent *a, int fd)
 	conn_input(c); /* the first request is most often here already */
 	return;
 refuse:
-	if (c)
-		free(c->out);
 	free(c);
 	close(fd);
 }
