@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from typing import Any, Dict, Iterable, Mapping, NamedTuple, NoReturn, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Tuple, Union
 from urllib.parse import quote, urlencode
 
 from ._config import Target
@@ -211,7 +211,3 @@ def judge(status: int, headers: Mapping[str, str], body: bytes) -> None:
     """Raises for everything that is not 2xx."""
     if not 200 <= status < 300:
         raise error_from_response(status, headers, body)
-
-
-def unreachable(x: object) -> NoReturn:
-    raise AssertionError(f"cannot happen: {x!r}")

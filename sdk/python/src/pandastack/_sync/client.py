@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from types import TracebackType
-from typing import Any, Iterator, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, Union
 
 from .._transport import Transport, sleep
 from .._config import resolve

@@ -7,7 +7,7 @@ import base64
 import codecs
 import json
 import time
-from typing import Any, Iterator, Callable, Dict, Generator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from .._transport import StreamResponse, Transport, call, sleep
 from .._http import segment

@@ -7,7 +7,7 @@ import os
 import posixpath
 from collections import deque
 from types import TracebackType
-from typing import IO, Any, Iterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Type, Union
+from typing import IO, Any, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Type, Union
 
 from .._transport import StreamResponse, Transport, offload
 from .._http import CHUNK, Params

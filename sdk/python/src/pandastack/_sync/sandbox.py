@@ -5,20 +5,7 @@ from __future__ import annotations
 
 import shlex
 from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Iterator,
-    Dict,
-    Generator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Type,
-    Union,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Type, Union, overload
 
 from .._http import segment
 from ..exceptions import NotFoundError, PandastackError
