@@ -62,7 +62,7 @@ class Peer:
     def cut(self):
         """Ends the connection in the middle of whatever it was."""
         try:
-            self.sock.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # not SSLSocket's: reads would go on without TLS
         except OSError:
             pass
 

@@ -42,6 +42,15 @@ def _readable(sock: socket.socket, timeout_ms: Optional[int]) -> bool:
     return bool(p.poll(timeout_ms))
 
 
+def _cut(sock: socket.socket) -> None:
+    """Ends a connection; whoever waits in a read sees its end.
+
+    Not SSLSocket's own shutdown(): that drops the TLS session first, and a read in another thread would then
+    get the bytes of the wire as if they were data.
+    """
+    socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
 class _Answer(http.client.HTTPResponse):
     """The parent hands the headers to a mail parser, which costs more than all the rest of a request; it does only
     the bodies here. Heads are read as in the asyncio transport."""
@@ -139,7 +148,7 @@ class StreamResponse:
         sock, self._sock = self._sock, None
         if sock is not None:
             try:
-                sock.shutdown(socket.SHUT_RDWR)
+                _cut(sock)
             except OSError:
                 pass
             sock.close()
@@ -228,7 +237,7 @@ class WebSocket:
                 with self._send_lock:
                     self._sock.settimeout(1)
                     self._sock.sendall(_ws.encode(_ws.CLOSE, _ws.close_payload(code)))
-            self._sock.shutdown(socket.SHUT_RDWR)
+            _cut(self._sock)
         except OSError:
             pass
         self._sock.close()
