@@ -130,17 +130,18 @@ static void command_done(void *arg, const struct err *e, const struct exec_resul
 static void command(struct mcp *m)
 {
 	struct sandbox *sb = target(m);
-	const char *text = text_arg(m, "command") ? text_arg(m, "command") : text_arg(m, "cmd");
-	const json_t *s = json_object_get(m->args, "timeout_seconds"),
-		     *ms = json_object_get(m->args, "timeout_ms");
-	struct exec_spec spec = {.cmd = text, .output_max = OUTPUT_MAX};
+	struct exec_spec spec = {.output_max = OUTPUT_MAX};
+	const json_t *s, *ms;
 	struct command *k;
 	double timeout_ms;
 	struct err e;
 
 	if (!sb)
-		return;
-	if (!text) {
+		return; /* answered: m is gone */
+	s = json_object_get(m->args, "timeout_seconds");
+	ms = json_object_get(m->args, "timeout_ms");
+	spec.cmd = text_arg(m, "command") ? text_arg(m, "command") : text_arg(m, "cmd");
+	if (!spec.cmd) {
 		refuse(m, "bad_request", "argument 'command' is missing");
 		return;
 	}
@@ -342,11 +343,12 @@ static void write_file(struct mcp *m)
 	static const struct job_ops ops = {.writable = write_more, .end = write_end};
 	struct sandbox *sb = target(m);
 	const char *path = sb ? path_arg(m, NULL) : NULL;
-	const json_t *content = json_object_get(m->args, "content");
+	const json_t *content;
 	struct file_job *f;
 
 	if (!path)
-		return;
+		return; /* answered: m is gone */
+	content = json_object_get(m->args, "content");
 	if (!json_is_string(content)) {
 		refuse(m, "bad_request", "argument 'content' must be a string");
 		return;
