@@ -15,11 +15,11 @@ static char text[2 * HTTP_HEAD_MAX];
 
 static size_t put(size_t n, const char *s)
 {
-	size_t k = strlen(s);
-
-	assert(n + k < sizeof(text));
-	memcpy(text + n, s, k);
-	return n + k;
+	for (; *s; s++) {
+		assert(n < sizeof(text));
+		text[n++] = *s;
+	}
+	return n;
 }
 
 static size_t put_fields(size_t n, const struct http_head *h)
