@@ -16,16 +16,25 @@ static const char *const ask[] = {
     [WORD_SHELL] = "printf '%s\\n' bash zsh fish",
 };
 
-/* The tables of a command, its own options and the common ones, one after the other. */
-#define each_opt(o, cmd)                                                         \
-	for (int part_ = 0; part_ < 2; part_++)                                  \
-		for (const struct cli_opt *o = part_ ? cli_common : (cmd)->opts; \
-		     o && o->key && (!part_ || !(cmd)->local || o->key == KEY_HELP); o++)
+/* The i-th option of a command: its own, then those that all have. NULL: there are no more. */
+static const struct cli_opt *opt_at(const struct cli_command *cmd, size_t i)
+{
+	const struct cli_opt *o = cmd->opts;
+
+	for (; o && o->key; o++)
+		if (!i--)
+			return o;
+	for (o = cli_common; o->key; o++)
+		if ((!cmd->local || o->key == KEY_HELP) && !i--)
+			return o;
+	return NULL;
+}
 
 static void bash_words(const struct cli_command *cmd, FILE *to)
 {
-	each_opt(o, cmd)
-	{
+	const struct cli_opt *o;
+
+	for (size_t i = 0; (o = opt_at(cmd, i)); i++) {
 		if (o->key < KEY_FIRST)
 			fprintf(to, "-%c ", o->key);
 		fprintf(to, "--%s ", o->name);
@@ -36,8 +45,9 @@ static void bash_words(const struct cli_command *cmd, FILE *to)
 
 static void bash_values(const struct cli_command *cmd, FILE *to)
 {
-	each_opt(o, cmd)
-	{
+	const struct cli_opt *o;
+
+	for (size_t i = 0; (o = opt_at(cmd, i)); i++) {
 		if (!o->arg)
 			continue;
 		fprintf(to, "\t\t%s:--%s) ", cmd->name, o->name);
@@ -128,9 +138,10 @@ static void zsh_action(enum cli_word word, FILE *to)
 
 static void zsh_command(const struct cli_command *cmd, FILE *to)
 {
+	const struct cli_opt *o;
+
 	fprintf(to, "\t%s) _arguments -s", cmd->name);
-	each_opt(o, cmd)
-	{
+	for (size_t i = 0; (o = opt_at(cmd, i)); i++) {
 		fprintf(to, " \\\n\t\t'*--%s%s[", o->name, o->arg ? "=" : "");
 		zsh_text(o->help, to);
 		fputc(']', to);
@@ -199,12 +210,12 @@ static void fish(FILE *to)
 	fprintf(to, "# panda completion fish\ncomplete -c panda -f\n");
 	for (const struct cli_command *const *c = cli_commands; *c; c++) {
 		const struct cli_command *cmd = *c;
+		const struct cli_opt *o;
 
 		fprintf(to, "complete -c panda -n __fish_use_subcommand -a %s -d ", cmd->name);
 		quoted(cmd->what, to);
 		fputc('\n', to);
-		each_opt(o, cmd)
-		{
+		for (size_t i = 0; (o = opt_at(cmd, i)); i++) {
 			fprintf(to, "complete -c panda -n '__fish_seen_subcommand_from %s'",
 			        cmd->name);
 			if (o->key < KEY_FIRST)

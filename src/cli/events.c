@@ -21,7 +21,7 @@ static void print(const json_t *ev)
 	char type[64], payload[400];
 
 	show_clean(js(ev, "type"), type, sizeof(type));
-	show_clean(text && strcmp(text, "{}") ? text : "", payload, sizeof(payload));
+	show_clean(text && strcmp(text, "{}") != 0 ? text : "", payload, sizeof(payload));
 	printf("%-24s %.8s  %-20s %s\n", js(ev, "time"), js(ev, "sandbox_id"), type, payload);
 }
 
@@ -30,7 +30,7 @@ static int on_event(void *arg, const struct panda_event *ev)
 	const struct cli *c = arg;
 	autojson json_t *j = json_loadb(ev->data, ev->len, 0, NULL);
 
-	if (strcmp(ev->name, "event") && strcmp(ev->name, "ev"))
+	if (strcmp(ev->name, "event") != 0 && strcmp(ev->name, "ev") != 0)
 		return 0;
 	if (c->json)
 		printf("%s\n", ev->data); /* one on a line: it never ends */
@@ -61,7 +61,7 @@ static int run(struct cli *c)
 		return cli_die("out of memory");
 	if (cli_has(c, 'f')) {
 		r = panda_events(c->panda, "GET", path, NULL, on_event, c, &e);
-		return r < 0 && strcmp(e.code, "stopped") ? cli_say(c, &e) : CLI_OK;
+		return r < 0 && strcmp(e.code, "stopped") != 0 ? cli_say(c, &e) : CLI_OK;
 	}
 	if (panda_call(c->panda, "GET", path, NULL, &reply, &e) < 0)
 		return cli_say(c, &e);

@@ -39,6 +39,6 @@ const struct cli_command command_fork = {
     .opts = opts,
     .word = WORD_SANDBOX,
     .examples = "  panda fork 3f2a\n  for id in $(panda fork -n 4 3f2a); do panda exec $id -- "
-                "hostname; done\n",
+		"hostname; done\n",
     .run = run,
 };

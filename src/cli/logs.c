@@ -72,7 +72,7 @@ static int run(struct cli *c)
 		                 &clean, &e);
 	else
 		r = panda_download(c->panda, path, print, &clean, &e);
-	if (r < 0 && strcmp(e.code, "stopped"))
+	if (r < 0 && strcmp(e.code, "stopped") != 0)
 		return cli_say(c, &e);
 	return CLI_OK;
 }

@@ -84,7 +84,7 @@ static int run(struct cli *c)
 		return CLI_OK;
 	}
 	len = show_short(list);
-	table_init(&t, "ID", "STATUS", "TEMPLATE", "MEMORY", "AGE", "ENDS", "NAME", NULL);
+	table_init(&t, "ID STATUS TEMPLATE MEMORY AGE ENDS NAME");
 	json_array_foreach((json_t *)list, i, sb)
 	{
 		const char *name = js(sb, "name");

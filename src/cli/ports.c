@@ -41,7 +41,7 @@ static int run(struct cli *c)
 		cli_json(cli_list(reply, "ports"));
 		return CLI_OK;
 	}
-	table_init(&t, "PORT", "LISTENS", "SOURCE", "LABEL", "PROXY", NULL);
+	table_init(&t, "PORT LISTENS SOURCE LABEL PROXY");
 	json_array_foreach((json_t *)cli_list(reply, "ports"), i, v)
 	{
 		table_add(&t, "%lld", ji(v, "port"));

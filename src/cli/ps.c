@@ -22,7 +22,7 @@ static int run(struct cli *c)
 		cli_json(list);
 		return CLI_OK;
 	}
-	table_init(&t, "EXEC", "PID", "STATE", "OUTPUT", "COMMAND", NULL);
+	table_init(&t, "EXEC PID STATE OUTPUT COMMAND");
 	json_array_foreach((json_t *)list, i, x)
 	{
 		show_size(ji(x, "stdout_to") + ji(x, "stderr_to"), size, sizeof(size));

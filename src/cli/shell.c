@@ -261,7 +261,7 @@ const struct cli_command command_shell = {
     .args = "ID",
     .what = "a terminal in a sandbox",
     .about = "A login shell on a terminal of its own, as large as ours. Its exit code is ours. "
-             "Typed at\n"
+	     "Typed at\n"
 	     "the start of a line, ~. leaves at once, even when nothing answers any more.",
     .word = WORD_SANDBOX,
     .examples = "  panda shell 3f2a\n  panda shell $(panda create)\n",

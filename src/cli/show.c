@@ -35,18 +35,16 @@ static void add_text(struct table *t, char *text)
 	t->failed = true;
 }
 
-void table_init(struct table *t, ...)
+void table_init(struct table *t, const char *heads)
 {
-	const char *head;
-	va_list ap;
-
 	*t = (struct table){0};
-	va_start(ap, t);
-	while ((head = va_arg(ap, const char *)) && t->cols < TABLE_COLS) {
-		add_text(t, strdup(head));
+	while (*heads && t->cols < TABLE_COLS) {
+		size_t n = strcspn(heads, " ");
+
+		add_text(t, strndup(heads, n));
 		t->cols++;
+		heads += n + (heads[n] == ' ');
 	}
-	va_end(ap);
 }
 
 void table_add(struct table *t, const char *fmt, ...)
@@ -207,7 +205,7 @@ int show_short(const json_t *list)
 	if (ids)
 		qsort(id, ids, sizeof(*id), by_text);
 	for (size_t i = 1; i < ids; i++)
-		while (len < 64 && strcmp(id[i - 1], id[i]) &&
+		while (len < 64 && strcmp(id[i - 1], id[i]) != 0 &&
 		       !strncmp(id[i - 1], id[i], (size_t)len))
 			len++;
 	return len;

@@ -23,8 +23,8 @@ struct table {
 	bool failed; /* out of memory: printing says so */
 };
 
-/* Headings, up to TABLE_COLS; NULL ends them. */
-void table_init(struct table *t, ...) __attribute__((sentinel));
+/* Headings with a space in between, up to TABLE_COLS. */
+void table_init(struct table *t, const char *heads);
 void table_add(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Columns as wide as they must be, two spaces between. false: out of memory. */
 bool table_print(const struct table *t, FILE *to);

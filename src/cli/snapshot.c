@@ -62,7 +62,7 @@ static int ls(struct cli *c)
 		return CLI_OK;
 	}
 	len = show_short(list);
-	table_init(&t, "ID", "TEMPLATE", "SIZE", "AGE", "SANDBOX", "NAME", NULL);
+	table_init(&t, "ID TEMPLATE SIZE AGE SANDBOX NAME");
 	json_array_foreach((json_t *)list, i, s)
 	{
 		show_age(js(s, "created_at"), now, age, sizeof(age));

@@ -19,7 +19,7 @@ static int ls(struct cli *c)
 		cli_json(cli_list(reply, "items"));
 		return CLI_OK;
 	}
-	table_init(&t, "NAME", "CPU", "MEMORY", "DISK", "RUNNER", "BAKED", "WHAT", NULL);
+	table_init(&t, "NAME CPU MEMORY DISK RUNNER BAKED WHAT");
 	json_array_foreach((json_t *)cli_list(reply, "items"), i, v)
 	{
 		const char *what = js(v, "description");

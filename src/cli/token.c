@@ -22,7 +22,7 @@ static int create(struct cli *c)
 
 	if (cli_args(c, 0, 0))
 		return CLI_PANDA;
-	if (scope && strcmp(scope, "sandbox") && strcmp(scope, "admin"))
+	if (scope && strcmp(scope, "sandbox") != 0 && strcmp(scope, "admin") != 0)
 		return cli_bad(c, "--scope is sandbox or admin, not '%.40s'", scope);
 	if ((label && json_object_set_new(body, "label", json_string(label)) < 0) ||
 	    (tenant && json_object_set_new(body, "tenant", json_string(tenant)) < 0) ||
@@ -56,7 +56,7 @@ static int ls(struct cli *c)
 		cli_json(list);
 		return CLI_OK;
 	}
-	table_init(&t, "PREFIX", "AGE", "SCOPES", "TENANT", "LABEL", NULL);
+	table_init(&t, "PREFIX AGE SCOPES TENANT LABEL");
 	json_array_foreach((json_t *)list, i, v)
 	{
 		const char *scope =

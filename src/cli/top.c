@@ -112,8 +112,7 @@ static void show(const json_t *rows, size_t max, FILE *to)
 	show_size(rss, mem, sizeof(mem));
 	fprintf(to, "%zu sandboxes, %zu running, cpu %.1f %%, memory of the host %s\n\n", n,
 	        running, cpu, mem);
-	table_init(&t, "ID", "STATUS", "TEMPLATE", "CPU%", "HOST-MEM", "GUEST-MEM", "PROCS", "AGE",
-	           NULL);
+	table_init(&t, "ID STATUS TEMPLATE CPU% HOST-MEM GUEST-MEM PROCS AGE");
 	for (size_t i = 0; i < n && i < max; i++)
 		add_row(&t, sorted[i], show_short(rows), now);
 	table_print(&t, to);

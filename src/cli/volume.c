@@ -49,7 +49,7 @@ static int show(const json_t *list)
 	json_t *v;
 	size_t i;
 
-	table_init(&t, "NAME", "SIZE", "USED", "AGE", "SANDBOXES", NULL);
+	table_init(&t, "NAME SIZE USED AGE SANDBOXES");
 	json_array_foreach((json_t *)list, i, v)
 	{
 		show_size(ji(v, "size_mb") << 20, size, sizeof(size));

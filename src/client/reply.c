@@ -30,7 +30,7 @@ static int send_head(struct panda *p, const struct request *q, struct conn *c, u
 {
 	autofree char *text = NULL;
 	char length[64] = "";
-	bool bodied = strcmp(q->method, "GET") && strcmp(q->method, "DELETE");
+	bool bodied = strcmp(q->method, "GET") != 0 && strcmp(q->method, "DELETE") != 0;
 	int n, r;
 
 	if (strpbrk(q->path, " \r\n") || q->path[0] != '/')
@@ -92,7 +92,8 @@ static int send_source(struct panda *p, const struct request *q, struct conn *c,
 		if (q->length < 0) { /* the size in front, the line end behind: one write */
 			k = snprintf(size, sizeof(size), "%zx\r\n", (size_t)n);
 			memcpy(buf + 10 - k, size, (size_t)k);
-			memcpy(buf + 10 + n, "\r\n", 2);
+			buf[10 + n] = '\r';
+			buf[11 + n] = '\n';
 			r = conn_write_full(c, buf + 10 - k, (size_t)(n + k + 2),
 			                    conn_deadline(p->timeout_ms));
 		} else {

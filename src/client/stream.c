@@ -39,7 +39,7 @@ int panda_stream_open(struct panda *p, const char *method, const char *path, jso
 	r = reply_open(p, &q, &s->reply, e);
 	if (r == 0 && s->reply.status >= 400)
 		r = reply_error(&s->reply, NULL, e);
-	else if (r == 0 && strcmp(s->reply.type, "text/event-stream")) {
+	else if (r == 0 && strcmp(s->reply.type, "text/event-stream") != 0) {
 		r = perr_set(e, EPROTO, "protocol", "%s%s answered '%s', not a stream of events",
 		             p->target.url, path, s->reply.type);
 		reply_close(&s->reply, NULL);

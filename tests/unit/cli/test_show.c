@@ -230,7 +230,7 @@ static void columns_are_as_wide_as_their_words(void **state)
 	FILE *f = open_memstream(&text, &n);
 	struct table t;
 
-	table_init(&t, "A", "LONG", "C", NULL);
+	table_init(&t, "A LONG C");
 	table_add(&t, "%s", "über");
 	table_add(&t, "%d", 1);
 	table_add(&t, "\033[31m");
