@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from server import Pandad
+from server import BUILD, Pandad
 
 TOP = Path(__file__).resolve().parents[2]
 GUEST = TOP / "tests" / "guest"
