@@ -155,6 +155,11 @@ def test_much_output_arrives_whole(py):
     assert c.stdout == "".join(f"{i}\n" for i in range(100000)) * 2
 
 
+def test_one_print_larger_than_the_pipe(py):
+    for _ in range(5):  # the output thread once waited for a lock that the cell held, and the cell for the thread
+        assert py.run("print('y' * 3000000)").text("stdout") == "y" * 3000000 + "\n"
+
+
 def test_bytes_that_are_no_text_and_split_characters(py):
     c = py.run("import os, time\nos.write(1, b'\\xff')\nos.write(1, 'ü'.encode()[:1])\ntime.sleep(0.1)\nos.write(1, 'ü'.encode()[1:])\nNone")
     assert c.stdout == "\ufffdü"

@@ -142,8 +142,10 @@ class Kernel:
         self.streams = {}
         self.who = self.machine()
         self.pid = os.getpid()
+        self.flush_wanted = threading.Event()
         self.output = Output(out, self.watch)
         self.open_streams()
+        threading.Thread(target=self.flusher, name="panda-flush", daemon=True).start()
         sys.displayhook = lambda value: None if value is None else self.display(value)
 
     def open_streams(self):
@@ -181,13 +183,20 @@ class Kernel:
                 self.pending = False
                 raise KeyboardInterrupt
 
+    def flusher(self):
+        """Not in the output thread: the cell holds a stream's lock while it waits for that thread to read."""
+        while True:
+            self.flush_wanted.wait()
+            self.flush_wanted.clear()
+            for stream in list(self.streams.values()):
+                with contextlib.suppress(Exception):
+                    stream.flush()
+
     def watch(self):
         """What the output thread does every now and then while a cell runs."""
         if not self.active:
             return None
-        for stream in list(self.streams.values()):
-            with contextlib.suppress(Exception):
-                stream.flush()
+        self.flush_wanted.set()
         now = time.monotonic()
         if self.stopped_at is None and self.deadline is not None and now >= self.deadline:
             self.stopped_at = now
