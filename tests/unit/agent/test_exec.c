@@ -711,6 +711,19 @@ static void a_reader_that_holds_loses_nothing(void **state)
 	assert_int_equal(h.got, 1288895);
 	assert_int_equal(h.gaps, 0);
 
+	/* The same at full speed, several times. */
+	for (int i = 0; i < 20; i++) {
+		id = m.id = start_detached(b->g, "read x; seq 1 200000", true);
+		m.window = 256 * 1024;
+		h = (struct holder){.go = true};
+		assert_int_equal(guest_start(b->g, WIRE_ATTACH, &m, &ops, &h, &h.c), 0);
+		assert_int_equal(guest_send(h.c, "x\n", 2), 2);
+		assert_int_equal(guest_flush(b->g), 0);
+		assert_soon(guest_dispatch(b->g, EPOLLIN) == 0 && h.ended);
+		assert_int_equal(h.got, 1288895);
+	}
+	m.window = 4096;
+
 	/* When it goes away, the program goes on. */
 	id = m.id = start_detached(b->g, "read x; seq 1 200000", true);
 	h = (struct holder){0};
