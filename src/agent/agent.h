@@ -211,6 +211,7 @@ int sys_default_env(struct agent *a);
 /* mount.c */
 void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m);
 void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m);
+void mount_undo_all(void);
 
 /* boot.c: only as PID 1 */
 int boot_mounts(struct agent *a);

@@ -5,7 +5,9 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/fs.h>
+#include <mntent.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -16,7 +18,7 @@
 #include "agent/agent.h"
 #include "base/cleanup.h"
 
-/* What lies below mount points and holds the machine together: /proc, /dev and so on stay. */
+/* A path of its own: not the root, and nothing that holds the machine together. */
 static bool path_usable(const struct wire_str *path)
 {
 	static const char *const ours[] = {"/proc", "/sys", "/dev", "/run"};
@@ -32,15 +34,52 @@ static bool path_usable(const struct wire_str *path)
 	return true;
 }
 
-/* Size of the device; 0 also means that there is none. */
-static uint64_t device_size(const char *device)
+/* Of an open device; 0 also means that there is none. */
+static uint64_t device_size(int fd)
 {
-	autoclose int fd = open(device, O_RDONLY | O_CLOEXEC);
 	uint64_t size = 0;
 
-	if (fd < 0 || ioctl(fd, BLKGETSIZE64, &size) < 0)
-		return 0;
-	return size;
+	return fd < 0 || ioctl(fd, BLKGETSIZE64, &size) < 0 ? 0 : size;
+}
+
+/* An ext4 that was unmounted cleanly: its journal is empty. */
+static bool ext4_clean(int fd)
+{
+	enum { BLOCK = 4096, SUPER = 1024, MAGIC = SUPER + 56, INCOMPAT = SUPER + 96, RECOVER = 4 };
+	uint8_t b[BLOCK];
+
+	return pread(fd, b, sizeof(b), 0) == sizeof(b) && b[MAGIC] == 0x53 &&
+	       b[MAGIC + 1] == 0xef && !(b[INCOMPAT] & RECOVER);
+}
+
+/*
+ * A mount writes the superblock and waits until it is on the host's disk, which may take longer
+ * than a whole restore, for nothing: each later commit of the journal waits for all that was
+ * written before it, this block included, and until the first one nothing refers to what was
+ * written. So a clean one is mounted without waiting, and waits from then on. One with a journal to
+ * play back is mounted the usual way: what was played back must be on disk before the journal is
+ * marked empty.
+ */
+static int mount_ext4(const char *device, int fd, const char *path, bool read_only)
+{
+	unsigned long flags = MS_NOATIME | (read_only ? MS_RDONLY : 0);
+
+	/* Its file has holes where nothing was ever written, so nothing needs to be zeroed in the
+	 * background; and what is deleted becomes a hole again. */
+	if (read_only)
+		return mount(device, path, "ext4", flags, "noinit_itable");
+	if (!ext4_clean(fd))
+		return mount(device, path, "ext4", flags, "noinit_itable,discard");
+	if (mount(device, path, "ext4", flags, "noinit_itable,discard,barrier=0") < 0)
+		return -1;
+	if (mount(NULL, path, NULL, flags | MS_REMOUNT, "barrier=1") < 0) {
+		int err = errno;
+
+		umount2(path, MNT_DETACH); /* never without the promise of a sync */
+		errno = err;
+		return -1;
+	}
+	return 0;
 }
 
 /* errno of mount() is terse; say what the host can do about it. */
@@ -72,13 +111,10 @@ void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m)
 {
 	bool read_only = m->flags & WIRE_MOUNT_RO;
 	const char *fstype = m->fstype.len ? m->fstype.p : "ext4";
-	/* Its file has holes where nothing was ever written, so nothing needs to be zeroed in the
-	 * background, and what is deleted becomes a hole again. */
-	const char *options = strcmp(fstype, "ext4") != 0 ? NULL
-	                      : read_only                 ? "noinit_itable"
-	                                                  : "noinit_itable,discard";
+	autoclose int fd = -1; /* open until it is mounted: what was read stays in the cache */
 	char device[32];
 	struct stat st;
+	int r;
 
 	if (!c->a->init) { /* an ordinary process leaves the machine it runs on alone */
 		reply_end(c, id, EPERM, "only the init of a machine mounts volumes");
@@ -89,7 +125,8 @@ void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m)
 		return;
 	}
 	snprintf(device, sizeof(device), "/dev/pvol%u", m->volume);
-	if (device_size(device) == 0) {
+	fd = open(device, O_RDONLY | O_CLOEXEC);
+	if (device_size(fd) == 0) {
 		reply_end(c, id, ENXIO, "the machine has no such volume");
 		return;
 	}
@@ -102,14 +139,36 @@ void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m)
 		reply_end(c, id, ENOTDIR, "a file is in the way");
 		return;
 	}
-	if (mount(device, m->path.p, fstype, MS_NOATIME | (read_only ? MS_RDONLY : 0), options) <
-	    0) {
+	r = strcmp(fstype, "ext4") == 0
+	        ? mount_ext4(device, fd, m->path.p, read_only)
+	        : mount(device, m->path.p, fstype, MS_NOATIME | (read_only ? MS_RDONLY : 0), NULL);
+	if (r < 0) {
 		int err = errno;
 
 		reply_end(c, id, err, explain(err, read_only));
 		return;
 	}
 	reply_end(c, id, 0, NULL);
+}
+
+/* Nobody works in them any more. Again until nothing moves: one may be mounted inside another. */
+void mount_undo_all(void)
+{
+	bool moved = true;
+
+	while (moved) {
+		FILE *f = setmntent("/proc/self/mounts", "re");
+		char buf[2 * PATH_MAX];
+		struct mntent m;
+
+		moved = false;
+		while (f && getmntent_r(f, &m, buf, sizeof(buf)))
+			if (strncmp(m.mnt_fsname, "/dev/pvol", 9) == 0 &&
+			    umount2(m.mnt_dir, UMOUNT_NOFOLLOW) == 0)
+				moved = true;
+		if (f)
+			endmntent(f);
+	}
 }
 
 void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m)

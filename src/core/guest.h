@@ -166,5 +166,8 @@ int guest_shutdown(struct guest *g, uint32_t grace_ms, struct err *e);
 
 /* The file system (ext4) of a volume at path, which is made when it is missing. */
 int guest_mount(struct guest *g, unsigned volume, const char *path, bool read_only, struct err *e);
+/* guest_reborn() and then the mounts, all in one write. */
+int guest_reborn_mount(struct guest *g, const struct wire_reborn *m,
+                       const struct wire_mount *mounts, size_t n, struct err *e);
 /* All of it is on the volume afterwards. force: also when it is in use; then it may not be. */
 int guest_umount(struct guest *g, const char *path, bool force, struct err *e);

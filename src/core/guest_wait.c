@@ -188,9 +188,9 @@ static int turn(struct guest *g, struct wait *w)
 	return guest_dispatch(g, (uint32_t)p[0].revents);
 }
 
-/* Starts the request, waits for its end, and tells of its failure as "what: why". */
-static int run(struct guest *g, uint8_t type, const void *msg, struct wait *w, const char *what,
-               struct err *e)
+/* Queues the request: several can be on their way before finish() waits for each. */
+static int begin(struct guest *g, uint8_t type, const void *msg, struct wait *w, const char *what,
+                 struct err *e)
 {
 	int r = guest_start(g, type, msg, &wait_ops, w, &w->call);
 
@@ -198,6 +198,12 @@ static int run(struct guest *g, uint8_t type, const void *msg, struct wait *w, c
 		return err_set(
 		    e, -r, r == -EMSGSIZE ? "too_large" : "guest_unreachable", "%s: %s", what,
 		    r == -EMSGSIZE ? "the request is larger than a frame" : strerror(-r));
+	return 0;
+}
+
+/* Waits for its end, and tells of its failure as "what: why". */
+static int finish(struct guest *g, struct wait *w, const char *what, struct err *e)
+{
 	guest_flush(g);
 	while (!w->done)
 		turn(g, w); /* a dead connection ends every call */
@@ -209,6 +215,14 @@ static int run(struct guest *g, uint8_t type, const void *msg, struct wait *w, c
 		return err_set(e, w->err, "guest_refused", "%s: %s%s%s", what, w->text,
 		               *w->text ? ": " : "", strerror(w->err));
 	return 0;
+}
+
+static int run(struct guest *g, uint8_t type, const void *msg, struct wait *w, const char *what,
+               struct err *e)
+{
+	int r = begin(g, type, msg, w, what, e);
+
+	return r < 0 ? r : finish(g, w, what, e);
 }
 
 /* ---- exec ---- */
@@ -648,14 +662,45 @@ int guest_shutdown(struct guest *g, uint32_t grace_ms, struct err *e)
 	           &(struct wait){0}, "cannot shut down", e);
 }
 
+static void cannot_mount(const struct wire_mount *m, char what[160])
+{
+	snprintf(what, 160, "cannot mount volume %u at %.100s", m->volume, m->path.p);
+}
+
 int guest_mount(struct guest *g, unsigned volume, const char *path, bool read_only, struct err *e)
 {
 	struct wire_mount m = {
 	    .volume = volume, .flags = read_only ? WIRE_MOUNT_RO : 0, .path = wire_str(path)};
 	char what[160];
 
-	snprintf(what, sizeof(what), "cannot mount volume %u at %.100s", volume, path);
+	cannot_mount(&m, what);
 	return run(g, WIRE_MOUNT, &m, &(struct wait){0}, what, e);
+}
+
+int guest_reborn_mount(struct guest *g, const struct wire_reborn *m,
+                       const struct wire_mount *mounts, size_t n, struct err *e)
+{
+	static const char first[] = "cannot give the machine its identity";
+	autofree struct wait *w = calloc(n + 1, sizeof(*w));
+	size_t begun = 0;
+	char what[160];
+	int r, r2;
+
+	if (!w)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	r = begin(g, WIRE_REBORN, m, &w[0], first, e);
+	for (begun = r == 0; r == 0 && begun <= n; begun += r == 0) {
+		cannot_mount(&mounts[begun - 1], what);
+		r = begin(g, WIRE_MOUNT, &mounts[begun - 1], &w[begun], what, e);
+	}
+	/* Each must be over before its struct wait goes; the first failure is the one to tell. */
+	for (size_t i = 0; i < begun; i++) {
+		if (i)
+			cannot_mount(&mounts[i - 1], what);
+		r2 = finish(g, &w[i], i ? what : first, r < 0 ? NULL : e);
+		r = r < 0 ? r : r2;
+	}
+	return r;
 }
 
 int guest_umount(struct guest *g, const char *path, bool force, struct err *e)

@@ -554,6 +554,8 @@ static int introduce(int dir, const struct machine_info *info, const struct engi
 	unsigned char raw[16];
 	char machine_id[33], host[ENGINE_ID_MAX + 1];
 	struct wire_reborn m = {.generation = info->generation};
+	struct wire_mount mounts[ENGINE_VOLUMES_MAX];
+	size_t n = 0;
 	int r;
 
 	r = connect_guest(dir, info->id, &g, e);
@@ -570,10 +572,13 @@ static int introduce(int dir, const struct machine_info *info, const struct engi
 	m.hostname = (struct wire_str){.p = host, .len = strlen(host)};
 	m.machine_id = (struct wire_str){.p = machine_id, .len = strlen(machine_id)};
 	guest_set_deadline(g, GUEST_ANSWER_MS);
-	r = guest_reborn(g, &m, e);
-	for (unsigned i = 0; r == 0 && i < ENGINE_VOLUMES_MAX; i++)
+	for (unsigned i = 0; i < ENGINE_VOLUMES_MAX; i++)
 		if (s->volumes[i].size && s->volumes[i].mount)
-			r = guest_mount(g, i, s->volumes[i].mount, s->volumes[i].read_only, e);
+			mounts[n++] = (struct wire_mount){
+			    .volume = i,
+			    .flags = s->volumes[i].read_only ? WIRE_MOUNT_RO : 0,
+			    .path = wire_str(s->volumes[i].mount)};
+	r = guest_reborn_mount(g, &m, mounts, n, e);
 	guest_free(g);
 	return r;
 }

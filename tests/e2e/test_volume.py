@@ -3,6 +3,8 @@ import hashlib
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 
 import pytest
@@ -65,14 +67,33 @@ def test_what_was_synced_survives_a_kill_and_is_there_in_another_machine(restore
     m = restored(file)
     m.sh("seq 1 100000 >/v0/numbers; mkdir /v0/d; python3 -c 'import os; os.fsync(os.open(\"/v0/numbers\", 0))'")
     kill(m)
-    features = subprocess.run(["dumpe2fs", "-h", file], capture_output=True, text=True).stdout
-    assert "needs_recovery" in features, features
+    assert needs_recovery(file)
     m = restored(file)
     assert m.sh("cksum </v0/numbers") == m.sh("seq 1 100000 | cksum")
     m.run("umount", "/v0")
     m.stop()
-    assert "needs_recovery" not in subprocess.run(["dumpe2fs", "-h", file], capture_output=True, text=True).stdout
+    assert not needs_recovery(file)
     assert_whole(file)
+
+
+def needs_recovery(file):
+    return "needs_recovery" in subprocess.run(["dumpe2fs", "-h", file], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_machine_that_powers_off_leaves_its_volumes_clean(panda, restored, tmp_path):
+    """Also one that is mounted inside another, and with a process at work there."""
+    files = [make_volume(tmp_path / f"v{n}") for n in range(2)]
+    words = [w for n, f in enumerate(files) for w in ("--volume", f, "--mount", f"{n}:/v{'/in' * n}")]
+    m, = panda._machines("restore", "baked", *words)
+    m.sh("echo kept >/v/in/x; cd /v/in; setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
+    assert all(map(needs_recovery, files))
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(panda.run_dir / "machines" / m.id / "agent"))
+        s.sendall(struct.pack("<IBBBBII", 4, 0xa1, 51, 0, 0, 1, 0))  # SHUTDOWN, without grace
+    wait_for("it to end", lambda: "powered off" in panda.ls()[m.id])
+    m.stop()
+    assert not any(map(needs_recovery, files))
+    assert restored(files[1]).run("cat", "/v0/x") == "kept\n"
 
 
 def test_a_sync_in_the_guest_is_a_sync_on_the_host(restored, tmp_path):

@@ -392,12 +392,23 @@ static void the_machine_tells_its_figures(void **state)
 static void only_an_init_mounts_volumes(void **state)
 {
 	struct box *b = *state;
+	struct wire_reborn m = {.generation = 77};
+	struct wire_mount mounts[] = {{.volume = 4, .path = wire_str("/a")},
+	                              {.volume = 5, .path = wire_str("/b")}};
+	struct wire_stats stats;
 	struct err e = {0};
 
 	assert_int_equal(guest_mount(b->g, 0, "/nowhere/at/all", false, &e), -EPERM);
 	assert_non_null(strstr(e.text, "volume 0 at /nowhere/at/all"));
 	assert_int_equal(access("/nowhere", F_OK), -1);
 	assert_int_equal(guest_umount(b->g, "/proc", true, &e), -EPERM);
+	/* All in one write: the identity is taken, the first mount that fails is told. */
+	assert_int_equal(guest_reborn_mount(b->g, &m, mounts, 0, &why), 0);
+	m.generation = 78;
+	assert_int_equal(guest_reborn_mount(b->g, &m, mounts, 2, &e), -EPERM);
+	assert_non_null(strstr(e.text, "volume 4 at /a"));
+	assert_ok(guest_stats(b->g, &stats, &why));
+	assert_int_equal(stats.generation, 78);
 	assert_ok(guest_sync(b->g, &why)); /* and the connection lives on */
 }
 
