@@ -387,7 +387,7 @@ static void next_request(struct http_conn *c)
 static void finish_request(struct http_conn *c)
 {
 	struct http_req *r = take_ptr(c->req);
-	bool pipe = r->pipe, expect = r->expect;
+	bool pipe = r->pipe;
 
 	req_end(r, r->failed);
 	free(take_ptr(c->out));
@@ -396,7 +396,7 @@ static void finish_request(struct http_conn *c)
 		c->dead = true;
 	} else if (c->body.done) {
 		next_request(c);
-	} else if (!c->keep || expect) {
+	} else if (!c->keep) {
 		linger(c);
 	} else {
 		c->state = CONN_DRAIN;

@@ -117,6 +117,7 @@ static const struct probe bad_bodies[] = {
     {"chunk size with a space", RAW(CHUNKS "3 \r\nabc\r\n0\r\n\r\n"), 400},
     {"chunk size indented", RAW(CHUNKS " 3\r\nabc\r\n0\r\n\r\n"), 400},
     {"chunk size empty", RAW(CHUNKS "\r\nabc\r\n0\r\n\r\n"), 400},
+    {"chunk size empty, and the end", RAW(CHUNKS "\r\n\r\n"), 400},
     {"chunk size past 2^64", RAW(CHUNKS "10000000000000003\r\nabc\r\n0\r\n\r\n"), 400},
     {"chunk extension", RAW(CHUNKS "3;x=y\r\nabc\r\n0\r\n\r\n"), 400},
     {"chunk size with a bare LF", RAW(CHUNKS "3\nabc\r\n0\r\n\r\n"), 400},

@@ -184,6 +184,29 @@ static void a_slow_but_honest_body_is_taken(void **state)
 	stop(&b, fd);
 }
 
+/* A handler that needs a moment for each piece does not set the clock of the client back. */
+static void a_dripped_body_is_given_up_by_a_busy_handler_too(void **state)
+{
+	struct bed b;
+	int fd = start(&b);
+	uint64_t from;
+
+	wanted = false;
+	bed_text(&b, fd, POST);
+	from = bed_now_ms();
+	for (int i = 0; i < 100 && !ends; i++) {
+		bed_send(&b, fd, "x", 1);
+		bed_pass(&b, 100); /* the handler's */
+		if (req)
+			http_body_more(req);
+		bed_pass(&b, 400); /* the client's */
+	}
+	assert_in_range(bed_now_ms() - from, 10000, 13000);
+	assert_int_equal(aborts, 1);
+	assert_int_equal(bed_status(&b, fd), 408);
+	stop(&b, fd);
+}
+
 /* While the handler does not want the body, the client cannot send it. */
 static void our_own_slowness_is_not_held_against_the_client(void **state)
 {
@@ -282,6 +305,25 @@ static void a_body_nobody_read_is_not_waited_for(void **state)
 	stop(&b, fd);
 }
 
+static void an_endless_body_nobody_reads_is_not_drained_for_ever(void **state)
+{
+	static char chunk[1 + 3 + 2 + 0x1000 + 2];
+	struct bed b;
+	int fd = start(&b), n = snprintf(chunk, 10, "1000\r\n");
+
+	memcpy(chunk + n + 0x1000, "\r\n", 2);
+	bed_text(&b, fd, "POST /later HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+	http_reply(req, 200, NULL, "", 0);
+	assert_int_equal(bed_status(&b, fd), 200);
+	for (int i = 0; i < 60; i++)
+		bed_send(&b, fd, chunk, (size_t)n + 0x1000 + 2);
+	assert_false(bed_closed(&b, fd));
+	for (int i = 0; i < 10; i++)
+		bed_send(&b, fd, chunk, (size_t)n + 0x1000 + 2);
+	assert_true(bed_closed(&b, fd));
+	stop(&b, fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -292,11 +334,13 @@ int main(void)
 	    cmocka_unit_test(a_dripped_body_is_given_up),
 	    cmocka_unit_test(a_body_that_stops_in_the_middle_is_given_up),
 	    cmocka_unit_test(a_slow_but_honest_body_is_taken),
+	    cmocka_unit_test(a_dripped_body_is_given_up_by_a_busy_handler_too),
 	    cmocka_unit_test(our_own_slowness_is_not_held_against_the_client),
 	    cmocka_unit_test(a_reader_that_takes_nothing_is_cut),
 	    cmocka_unit_test(a_reader_that_takes_a_little_now_and_then_is_not),
 	    cmocka_unit_test(a_refused_client_does_not_stay),
 	    cmocka_unit_test(a_body_nobody_read_is_not_waited_for),
+	    cmocka_unit_test(an_endless_body_nobody_reads_is_not_drained_for_ever),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
