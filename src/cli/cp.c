@@ -196,8 +196,9 @@ static int get_bytes(struct copy *k, const char *from, int fd, const char *name)
 static int get_file(struct copy *k, const char *from, int dirfd, const char *name, mode_t mode)
 {
 	autoclose int fd = -1;
-	char temp[64];
+	char temp[64], proc[32];
 	struct stat st;
+	bool unnamed;
 	int r;
 
 	if (fstatat(dirfd, name, &st, 0) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
@@ -205,17 +206,27 @@ static int get_file(struct copy *k, const char *from, int dirfd, const char *nam
 		return fd < 0 ? complain(k, "write", name, errno) : get_bytes(k, from, fd, name);
 	}
 	snprintf(temp, sizeof(temp), ".panda-cp.%d.%lld", (int)getpid(), k->files);
-	fd = openat(dirfd, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	/* Without a name until it is whole, where the file system can: nothing is left of a kill.
+	 */
+	fd = openat(dirfd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+	unnamed = fd >= 0;
+	if (!unnamed)
+		fd =
+		    openat(dirfd, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return complain(k, "write", name, errno);
 	r = get_bytes(k, from, fd, name);
+	snprintf(proc, sizeof(proc), "/proc/self/fd/%d", fd);
 	/* Permissions for us and others, never setuid: the guest chose these bits. */
-	if (r == 0 && (fchmod(fd, mode & 0777) < 0 || renameat(dirfd, temp, dirfd, name) < 0))
+	if (r == 0 && (fchmod(fd, mode & 0777) < 0 ||
+	               (unnamed && linkat(AT_FDCWD, proc, dirfd, temp, AT_SYMLINK_FOLLOW) < 0) ||
+	               renameat(dirfd, temp, dirfd, name) < 0)) {
 		r = complain(k, "write", name, errno);
-	if (r)
 		unlinkat(dirfd, temp, 0);
-	else
-		k->files++;
+	} else if (r && !unnamed) {
+		unlinkat(dirfd, temp, 0);
+	}
+	k->files += !r;
 	return r;
 }
 

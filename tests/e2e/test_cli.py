@@ -1,0 +1,540 @@
+"""The command line against a real pandad: every command, as people and scripts use it."""
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+import urllib.request
+
+import pytest
+
+from conftest import Result, wait_for
+from server import BUILD
+
+PROGRAM = os.environ.get("PANDA", str(BUILD / "src/cli/panda"))
+OWN = 125  # panda's own failures
+
+
+class Cli:
+    def __init__(self, server, tmp_path, **env):
+        self.server = server
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("PANDASTACK")}
+        self.env.update(PANDASTACK_API=server.url, PANDASTACK_API_KEY=server.key, HOME=str(tmp_path), LC_ALL="C.UTF-8")
+        self.env.update(env)
+
+    def popen(self, *args, **kw):
+        kw.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.Popen([PROGRAM, *map(str, args)], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kw)
+
+    def try_(self, *args, stdin=None, timeout=60, **kw):
+        p = self.popen(*args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, **kw)
+        try:
+            out, err = p.communicate(stdin, timeout)
+        finally:
+            p.kill()
+        return Result(args, p.returncode, out, err)
+
+    def __call__(self, *args, code=0, **kw):
+        r = self.try_(*args, **kw)
+        assert r.code == code, r
+        return r.text
+
+    def json(self, *args, **kw):
+        return json.loads(self(*args[:1], "--json", *args[1:], **kw))
+
+    def refused(self, *args, says, **kw):
+        r = self.try_(*args, **kw)
+        assert r.code == OWN and not r.out, r
+        assert says in r.err.decode(), r
+
+    def create(self, *args):
+        return self("create", *args).strip()
+
+
+@pytest.fixture
+def cli(pandad, tmp_path):
+    return Cli(pandad, tmp_path)
+
+
+@pytest.fixture
+def box(cli):
+    return cli.create("--name", "box")
+
+
+# ---- commands in sandboxes ----
+
+def test_run_passes_everything_on_and_leaves_nothing(cli):
+    r = cli.try_("run", "-e", "WORD=hi", "--", "sh", "-c", "cat; echo $WORD; echo err >&2; exit 3", stdin=b"in\n")
+    assert (r.code, r.out, r.err) == (3, b"in\nhi\n", b"err\n"), r
+    assert cli.json("ls") == []
+
+
+def test_run_keeps_when_asked(cli):
+    r = cli.try_("run", "--keep", "true")
+    assert r.code == 0, r
+    assert [sb["id"] for sb in cli.json("ls")] == [r.err.decode().strip()]
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_kills_its_sandbox(cli, sig):
+    p = cli.popen("run", "--", "sh", "-c", "echo up; exec sleep 1000")
+    assert p.stdout.readline() == b"up\n"
+    p.send_signal(sig)
+    out, err = p.communicate(timeout=20)
+    assert p.returncode == 128 + sig, (out, err)
+    assert cli.json("ls") == []
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 42, 255])
+def test_exit_codes_are_the_commands(cli, box, code):
+    assert cli.try_("exec", "box", f"exit {code}").code == code
+
+
+def test_signals_timeouts_and_missing_programs_have_their_codes(cli, box):
+    assert cli.try_("exec", "box", "--", "sh", "-c", "kill -9 $$").code == 137
+    r = cli.try_("exec", "--timeout", "1", "box", "--", "sh", "-c", "echo first; sleep 100")
+    assert (r.code, r.out) == (124, b"first\n"), r
+    assert cli.try_("exec", "box", "--", "no-such-program").code == 127
+
+
+def test_where_as_whom_and_with_what(cli, box):
+    assert cli("exec", "-C", "/tmp", "-u", "nobody", "-e", "A=1 2", "box", "pwd; id -un; echo \"$A\"") == "/tmp\nnobody\n1 2\n"
+    assert cli("exec", "box", "--", "printf", "%s|", "a b", "$HOME", "") == "a b|$HOME||"
+
+
+def test_bytes_come_through_as_they_are(cli, box, tmp_path):
+    data = os.urandom(1 << 20)
+    (tmp_path / "in").write_bytes(data)
+    with open(tmp_path / "in", "rb") as f:  # too long and too binary to go along with the request
+        p = cli.popen("exec", "box", "--", "sh", "-c", "cat >/root/data", stdin=f)
+        assert p.communicate(timeout=60) == (b"", b"") and p.returncode == 0
+    assert cli.try_("exec", "box", "cat /root/data").out == data
+    assert len(cli.try_("exec", "box", "head -c 20000000 /dev/zero").out) == 20000000
+
+
+def test_live_stdin_is_passed_on_as_it_comes(cli, box):
+    p = cli.popen("exec", "box", "--", "sh", "-c", "while read x; do echo got $x; done; echo end; exit 6", stdin=subprocess.PIPE)
+    for word in b"one", b"two":
+        p.stdin.write(word + b"\n")
+        p.stdin.flush()
+        assert p.stdout.readline() == b"got " + word + b"\n"
+    out, err = p.communicate(timeout=20)
+    assert (p.returncode, out) == (6, b"end\n"), err
+
+
+def test_a_reader_that_leaves_ends_the_command(cli, box):
+    p = cli.popen("exec", "-n", "box", "--", "yes")
+    assert p.stdout.readline() == b"y\n"
+    p.stdout.close()
+    assert p.wait(20) == 141
+    p.stderr.close()
+    wait_for("yes to end", lambda: cli.try_("exec", "box", "! pgrep -x yes").code == 0)
+
+
+def test_json_of_a_command(cli, box):
+    r = cli.try_("exec", "--json", "box", "--", "sh", "-c", "cat; exit 4", stdin=b"word")
+    assert r.code == 4, r
+    assert json.loads(r.out)["stdout"] == "word"
+
+
+def test_detached_commands_are_listed_attached_and_signalled(cli, box):
+    n = cli("exec", "-d", "box", "--", "sh", "-c", "echo start; exec sleep 1000").strip()
+    rows = {x["id"]: x for x in cli.json("ps", "box")}
+    assert rows[n]["running"] and rows[n]["detached"]
+    p = cli.popen("exec", "--attach", n, "box")
+    assert p.stdout.readline() == b"start\n"
+    cli("exec", "--signal", f"TERM:{n}", "box")
+    p.communicate(timeout=20)
+    assert p.returncode == 143
+    assert "signal 15" in cli("ps", "box")
+    assert cli.try_("exec", "--attach", n, "box").out == b"start\n", "and once more, from the start"
+
+
+def test_a_fed_command_survives_kill_9_of_pandad(new_pandad, tmp_path):
+    server = new_pandad()
+    cli = Cli(server, tmp_path)
+    id = cli.create()
+    p = cli.popen("exec", id, "--", "sh", "-c", "while read x; do echo got $x; done; exit 6", stdin=subprocess.PIPE)
+    p.stdin.write(b"one\n")
+    p.stdin.flush()
+    assert p.stdout.readline() == b"got one\n"
+    server.kill9()
+    server.start()
+    p.stdin.write(b"two\n")
+    p.stdin.flush()
+    out, err = p.communicate(timeout=40)
+    assert (p.returncode, out) == (6, b"got two\n"), err
+
+
+# ---- a terminal ----
+
+class Terminal:
+    def __init__(self, cli, *args):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(PROGRAM, [PROGRAM, *args], cli.env)
+        self.seen = b""
+        self.size(40, 100)
+
+    def size(self, rows, cols):
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+    def cooked(self):
+        return bool(termios.tcgetattr(self.fd)[3] & termios.ICANON)
+
+    def read(self, until, seconds=20):
+        end = time.monotonic() + seconds
+        while until not in self.seen:
+            assert select.select([self.fd], [], [], max(0, end - time.monotonic()))[0], f"no {until!r} in {self.seen!r}"
+            try:
+                self.seen += os.read(self.fd, 4096)
+            except OSError:  # the other side is closed
+                assert until in self.seen, f"no {until!r} in {self.seen!r}"
+        self.seen = self.seen.partition(until)[2]
+
+    def type(self, keys):
+        os.write(self.fd, keys)
+
+    def end(self, seconds=20):
+        """Its exit code; what it still says is read, so that it can end."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = None
+                return os.waitstatus_to_exitcode(status)
+            if select.select([self.fd], [], [], 0.02)[0]:
+                try:
+                    self.seen += os.read(self.fd, 4096)
+                except OSError:
+                    pass
+        raise AssertionError(f"it does not end; last seen: {self.seen!r}")
+
+    def close(self):
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.fd)
+
+
+@pytest.fixture
+def terminal(cli):
+    made = []
+
+    def new(*args):
+        made.append(Terminal(cli, *args))
+        return made[-1]
+
+    yield new
+    for t in made:
+        t.close()
+
+
+def test_shell_is_a_terminal_that_follows_ours(box, terminal):
+    t = terminal("shell", "box")
+    t.read(b"# ")
+    assert not t.cooked()
+    t.type(b"stty size\r")
+    t.read(b"40 100")
+    t.size(50, 120)
+    t.type(b"until [ \"$(stty size)\" = '50 120' ]; do sleep 0.05; done; exit 7\r")
+    assert t.end() == 7
+    assert t.cooked()
+
+
+def test_control_c_goes_to_the_guest(box, terminal):
+    t = terminal("shell", "box")
+    t.read(b"# ")
+    t.type(b"sh -c 'echo go\"\"es; exec sleep 1000'\r")
+    t.read(b"goes\r\n")  # it runs: before that the shell itself might take the key
+    t.type(b"\x03")
+    t.read(b"# ")
+    t.type(b"exit $?\r")
+    assert t.end() == 130
+
+
+def test_the_terminal_is_put_back_on_every_way_out(box, terminal, cli):
+    t = terminal("shell", "box")
+    t.read(b"# ")
+    t.type(b"~.")
+    assert t.end() == 0 and t.cooked()
+    t = terminal("shell", "box")
+    t.read(b"# ")
+    os.kill(t.pid, signal.SIGTERM)
+    assert t.end() == 143 and t.cooked()
+    t = terminal("shell", "box")
+    t.read(b"# ")
+    cli("kill", "box")
+    assert t.end() != 0 and t.cooked()
+
+
+def test_a_command_on_a_terminal(box, terminal):
+    t = terminal("exec", "-t", "box", "--", "sh", "-c", "test -t 0 && echo 'a  b'; exit 5")
+    t.read(b"a  b")
+    assert t.end() == 5
+
+
+def test_top_refreshes_until_q(box, terminal):
+    t = terminal("top")
+    t.read(box[:8].encode())
+    t.read(b"q quits")
+    t.type(b"q")
+    assert t.end() == 0 and t.cooked()
+
+
+# ---- files ----
+
+def test_cp_copies_trees_both_ways(cli, box, tmp_path):
+    src = tmp_path / "src"
+    (src / "sub").mkdir(parents=True)
+    (src / "plain").write_text("one\n")
+    (src / "sub" / "sp ace & ü%41").write_bytes(os.urandom(300000))
+    (src / "sub" / "run").write_text("#!/bin/sh\necho ran\n")
+    (src / "sub" / "run").chmod(0o755)
+    (src / "link").symlink_to("plain")
+    (src / "empty").mkdir()
+    cli("cp", "-r", src, "box:/root/")
+    assert cli("exec", "box", "/root/src/sub/run; readlink /root/src/link; stat -c %a /root/src/plain") == "ran\nplain\n644\n"
+    cli("cp", "-r", "box:/root/src", tmp_path / "back")
+    assert subprocess.run(["diff", "-r", "--no-dereference", src, tmp_path / "back"]).returncode == 0
+    assert (tmp_path / "back/sub/run").stat().st_mode & 0o777 == 0o755
+    cli.refused("cp", src, "box:/root/x", says="panda cp -r")
+    cli.refused("cp", "box:/root/src", tmp_path / "x", says="panda cp -r")
+
+
+def test_cp_streams(cli, box, tmp_path):
+    assert cli.try_("cp", "-", "box:/root/f", stdin=b"piped\0\xff").code == 0
+    assert cli.try_("cp", "box:/root/f", "-").out == b"piped\0\xff"
+    big = os.urandom(1 << 20) * 32
+    (tmp_path / "big").write_bytes(big)
+    cli("cp", tmp_path / "big", "box:/root")
+    cli("cp", "box:/root/big", tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == big
+
+
+def test_cp_that_fails_leaves_nothing(cli, box, tmp_path):
+    (tmp_path / "keep").write_text("mine")
+    cli.refused("cp", "box:/no/such", tmp_path / "keep", says="/no/such")
+    cli.refused("cp", "-r", "box:/no/such", tmp_path / "keep", says="/no/such")
+    cli("exec", "box", "truncate -s 100G /root/huge")
+    for end in lambda p: p.send_signal(signal.SIGKILL), lambda p: cli("kill", "box"):
+        p = cli.popen("cp", "box:/root/huge", tmp_path / "keep")
+        wait_for("bytes", lambda: int(open(f"/proc/{p.pid}/io").read().split("wchar: ")[1].split()[0]) > 100000)
+        end(p)
+        p.communicate(timeout=30)
+        assert p.returncode != 0
+        assert (tmp_path / "keep").read_text() == "mine"
+        assert [f.name for f in tmp_path.iterdir()] == ["keep"]
+
+
+# ---- life ----
+
+def test_fork_tree_is_drawn(cli, box):
+    kids = cli("fork", "-n", "2", "box").split()
+    grandkid = cli("fork", kids[0]).strip()
+    text = cli("tree")
+    lines = text.splitlines()
+    assert lines[0].startswith(box[:8]) and len(lines) == 4, text
+    # Both kids are equally old: either may be the first, with or without the grandkid below.
+    assert [l[:3] for l in lines[1:]] in (["├─ ", "│  ", "└─ "], ["├─ ", "└─ ", "   "]), text
+    assert any(l.startswith(("│  └─ " + grandkid[:8], "   └─ " + grandkid[:8])) for l in lines), text
+    cli.env["LC_ALL"] = "C"
+    assert "`- " in cli("tree") and cli("tree").isascii()
+    assert {sb["parent_id"] for sb in cli.json("tree")} == {None, box, kids[0]}
+    assert cli("exec", "box", "echo the name means the parent") and cli("exec", kids[1][:8], "hostname").strip() == kids[1]
+
+
+def test_pause_resume_hibernate_wake(cli, box):
+    cli("pause", "box")
+    cli.refused("exec", "box", "true", says="panda resume")
+    cli("resume", "box")
+    assert cli("hibernate", "box").strip() == box
+    assert cli.json("get", "box")["status"] == "hibernated"
+    assert cli("exec", "box", "echo woken") == "woken\n"
+    cli("hibernate", "box")
+    cli("wake", "box")
+    assert [sb["id"] for sb in cli.json("ls", "--status", "running")] == [box]
+
+
+def test_snapshots_are_made_used_and_removed(cli, box):
+    cli("exec", "box", "echo 42 >/dev/shm/answer")
+    snap = cli("snapshot", "create", "box", "--name", "ready").strip()
+    assert [s["id"] for s in cli.json("snapshot", "ls", "--sandbox", "box")] == [snap]
+    new = cli.create("--from", "ready")
+    assert cli("exec", new, "cat /dev/shm/answer") == "42\n"
+    cli("kill", new)
+    cli("snapshot", "rm", snap[:8])
+    assert cli.json("snapshot", "ls") == []
+
+
+def test_kill_takes_several_and_all(cli):
+    ids = [cli.create() for _ in range(3)]
+    assert cli("kill", ids[0][:13], ids[1]).split() == ids[:2]
+    r = cli.try_("kill", ids[0], ids[2])
+    assert r.code == OWN and r.text.split() == [ids[2]], "the second was meant, too"
+    ids = [cli.create() for _ in range(2)]
+    cli.refused("kill", "--all", says="--yes")
+    assert sorted(cli.json("kill", "--all", "--yes")) == sorted(ids)
+    assert cli.json("ls") == []
+
+
+def test_kill_all_asks(cli, box, terminal):
+    t = terminal("kill", "--all")
+    t.read(b"Kill 1 sandbox? [y/N] ")
+    t.type(b"n\n")
+    assert t.end() == OWN
+    t = terminal("kill", "--all")
+    t.read(b"[y/N] ")
+    t.type(b"y\n")
+    assert t.end() == 0
+    assert cli.json("ls") == []
+
+
+def test_create_says_what_was_asked_for(cli):
+    id = cli.create("--name", "n", "--ttl", "2h", "--idle", "30m", "--meta", "a=b=c", "--env", "WORD=x y", "--persistent")
+    sb = cli.json("get", id)
+    assert (sb["ttl_seconds"], sb["persistent"], sb["metadata"]["a"]) == (7200, True, "b=c")
+    assert cli("exec", "n", "echo $WORD") == "x y\n"
+    assert [s["id"] for s in cli.json("ls", "--meta", "a=b=c")] == [id]
+    assert cli.json("ls", "--meta", "a=other") == []
+    assert cli("ls", "-q").split() == [id]
+
+
+def test_volumes(cli):
+    cli("volume", "create", "data", "--size", "256")
+    first = cli.create("--volume", "data:/w")
+    cli("exec", first, "echo kept >/w/f")
+    cli.refused("create", "--volume", "data:/w", says=first)
+    cli.refused("volume", "rm", "data", says=first)
+    assert cli.json("volume", "get", "data")["mounted_by"] == [first]
+    cli("kill", first)
+    assert cli("run", "--volume", "data:/w:ro", "cat /w/f") == "kept\n"
+    cli("volume", "rm", "data")
+    assert cli.json("volume", "ls") == []
+
+
+# ---- what there is to know ----
+
+def test_ports_and_links(cli, box):
+    n = cli("exec", "-d", "-C", "/etc", "box", "--", "python3", "-m", "http.server", "8000").strip()
+    wait_for("the port", lambda: any(p["port"] == 8000 and p["listening"] for p in cli.json("ports", "box")))
+    cli("ports", "box", "--add", "9000", "--label", "later")
+    assert {p["port"] for p in cli.json("ports", "box")} == {8000, 9000}
+    cli("ports", "box", "--rm", "9000")
+    url = cli("url", "--ttl", "10m", "box", "8000").strip()
+    with urllib.request.urlopen(url + "hostname", timeout=20) as r:  # without a key
+        assert r.read()
+    cli("exec", "--signal", f"KILL:{n}", "box")
+
+
+def test_events_follow(cli):
+    p = cli.popen("events", "-f", "-n", "0", "--json")
+    end = time.monotonic() + 20
+    while not select.select([p.stdout], [], [], 0)[0]:
+        assert time.monotonic() < end, "no event of any run was seen"
+        cli("run", "true")
+    line = json.loads(p.stdout.readline())
+    assert line["type"].startswith("sandbox.")
+    p.terminate()
+    p.communicate()
+    assert "sandbox.deleted" in cli("events", "-n", "100")
+
+
+def test_logs_answer(cli, box):
+    cli("logs", "box")
+    cli("logs", "-n", "5", "box")
+
+
+def test_top_once(cli, box):
+    assert box[:8] in cli("top")
+    row = cli.json("top")[0]
+    assert row["id"] == box and "host_rss_bytes" in row["metrics"]
+
+
+def test_tokens_and_me(cli, box):
+    token = cli("token", "create", "--label", "ci").strip()
+    prefix = next(t["prefix"] for t in cli.json("token", "ls") if t["label"] == "ci")
+    assert token.startswith(prefix)
+    other = dict(cli.env, PANDASTACK_API_KEY=token)
+    own, cli.env = cli.env, other
+    assert "sandbox" in cli.json("me")["scopes"]
+    cli.env = own
+    cli("token", "rm", prefix)
+    cli.env = other
+    cli.refused("ls", says="does not know this key")
+
+
+def test_templates_and_version(cli):
+    assert any(t["name"] == "base" for t in cli.json("template", "ls"))
+    assert cli("template", "get", "base")
+    cli.refused("create", "-t", "no-such", says="base")
+    v = cli.json("version")
+    assert v["server"]["service"] == "pandad"
+    assert "pandad" in cli("version")
+
+
+def test_doctor_knows_the_server(cli, box):
+    r = cli.try_("doctor")
+    assert r.code in (0, 1), r
+    assert "pandad" in r.text and "1 of ours" in r.text, r
+
+
+def test_the_config_file_is_read(pandad, tmp_path, cli):
+    (tmp_path / ".config/pandastack").mkdir(parents=True)
+    (tmp_path / ".config/pandastack/config.json").write_text(json.dumps({"token": pandad.key, "apiUrl": pandad.url + "/v1/"}))
+    del cli.env["PANDASTACK_API"], cli.env["PANDASTACK_API_KEY"]
+    assert cli.json("ls") == []
+    cli.env["PANDASTACK_API_KEY"] = "wrong"
+    cli.refused("ls", says="does not know this key")
+    cli.env["PANDASTACK_API"] = "http://127.0.0.1:9"
+    cli.refused("ls", says="is pandad running")
+
+
+def test_errors_say_the_next_step(cli):
+    cli.refused("exec", "nothing", "true", says="`panda ls`")
+    cli.refused("get", "01234567-89ab-cdef-0123-456789abcdef", says="`panda ls`")
+    r = cli.try_("get", "--json", "01234567-89ab-cdef-0123-456789abcdef")
+    assert r.code == OWN and json.loads(r.err)["code"] == "sandbox_not_found", r
+
+
+def test_completion_of_ids(cli, box):
+    script = (". <(\"$0\" completion bash); COMP_WORDS=(panda exec ''); COMP_CWORD=2; PATH=$(dirname \"$0\"):$PATH; _panda; "
+              "echo \"${COMPREPLY[*]}\"")
+    r = subprocess.run(["bash", "-c", script, PROGRAM], env=cli.env, capture_output=True, text=True, timeout=20)
+    assert r.stdout.split() == [box], r
+
+
+# ---- TLS ----
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    """PEM files: for this host, and for another one."""
+    home = tmp_path_factory.mktemp("certs")
+    for name, alt in ("here", "IP:127.0.0.1,DNS:localhost"), ("other", "DNS:other.example"):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+                        "-addext", f"subjectAltName={alt}", "-keyout", home / f"{name}.key", "-out", home / f"{name}.pem"],
+                       check=True, capture_output=True)
+    return home
+
+
+@pytest.mark.parametrize("name", ["here", "other"])
+def test_tls_is_verified(cli, certs, name):
+    from server import free_port
+    port = free_port()
+    p = subprocess.Popen(["openssl", "s_server", "-accept", f"127.0.0.1:{port}", "-cert", certs / f"{name}.pem", "-key",
+                          certs / f"{name}.key", "-www", "-quiet"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL)
+    try:
+        url = f"https://127.0.0.1:{port}"
+        wait_for("the TLS server", lambda: b"cannot connect" not in cli.try_("ls", "--url", url).err)
+        cli.refused("ls", "--url", url, says="no TLS")  # signed by nobody the system knows
+        says = "not JSON" if name == "here" else "mismatch"
+        cli.refused("ls", "--url", url, "--ca-file", certs / f"{name}.pem", says=says)
+    finally:
+        p.kill()
+        p.wait()
