@@ -191,6 +191,37 @@ def test_a_fork_gets_a_copy_as_of_that_moment(panda, restored, tmp_path):
         assert_whole(f)
 
 
+# Writes a number past all caches and reads it back a moment later: most stops fall between the two.
+BACK_AND_FORTH = """
+import mmap, os, time
+fd, block, n, at = os.open("/dev/pvol0", os.O_RDWR | os.O_DIRECT), mmap.mmap(-1, 4096), 0, (64 << 20) - 4096
+while True:
+    n += 1
+    block[:8] = n.to_bytes(8, "little")
+    os.pwrite(fd, block, at)
+    time.sleep(0.002)
+    os.preadv(fd, [block], at)
+    with open("/root/turn" if block[:8] == n.to_bytes(8, "little") else "/root/wrong", "w") as f:
+        f.write(f"{n}")
+"""
+
+
+def test_a_fork_never_meets_what_its_parent_wrote_afterwards(panda, restored, tmp_path):
+    file = tmp_path / "v"
+    file.write_bytes(b"x" * 64 * MIB)  # what is written lies behind all that has to be copied
+    m = restored(file, mount=False)
+    m.put("/root/b.py", BACK_AND_FORTH.encode())
+    m.sh("setsid python3 /root/b.py </dev/null >/root/log 2>&1 &")
+    wait_for("it to begin", lambda: m.try_("cat", "/root/turn").out)
+    for turn in range(3):
+        child, = panda._machines("fork", m.id, "--volume", tmp_path / f"copy{turn}")
+        for x in m, child:
+            before = x.run("cat", "/root/turn")
+            wait_for("it to go on", lambda: x.run("cat", "/root/turn") not in ("", before))
+            assert x.try_("cat", "/root/wrong").code != 0, x.run("cat", "/root/wrong", "/root/turn")
+        child.stop()
+
+
 def test_a_parent_goes_on_when_its_forker_is_killed(panda, restored, tmp_path, procs):
     """It stands still while its volume is copied; the end of whoever copies is the end of that."""
     file, copy = tmp_path / "v", tmp_path / "copy"
