@@ -153,7 +153,10 @@ void api_drain(struct api *a)
 		c->gone = NULL;
 		if (gone)
 			gone(c->gone_arg);
-		call_sse_end(c);
+		if (c->sse)
+			call_sse_end(c);
+		else
+			call_fail(c, ESHUTDOWN, "shutting_down", "the server is about to end");
 		call_drop(c);
 	}
 }

@@ -338,6 +338,7 @@ void file_watch(struct call *c)
 	sse_init(&w->s, c, false, watching_credit, w);
 	c->gone = watching_gone;
 	c->gone_arg = w;
+	call_endless(c);
 	w->j = job_start(c->host, c->sb, WIRE_WATCH,
 	                 &(struct wire_watch){
 			     .path = wire_str(path),

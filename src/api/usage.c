@@ -165,7 +165,7 @@ static void second_look(void *arg)
 void sandbox_metrics(struct call *c)
 {
 	struct usage *u = calloc(1, sizeof(*u));
-	uint64_t at = loop_now_ms(c->host->loop) + SAMPLE_MS;
+	uint64_t at = loop_now_ms(c->host->loop) + SAMPLE_MS, active_ms;
 
 	if (!u) {
 		call_fail(c, ENOMEM, "no_memory", "no memory");
@@ -182,10 +182,12 @@ void sandbox_metrics(struct call *c)
 		if (loop_timer_set(c->host->loop, &u->timer, at) == 0)
 			u->pending++;
 	}
-	/* Only a running one is asked: looking wakes nobody up. */
+	/* Only a running one is asked: looking wakes nobody up, and keeps nobody alive. */
 	if (c->sb->state == SANDBOX_RUNNING) {
+		active_ms = c->sb->active_ms;
 		u->pending++;
 		link_use(c->host, c->sb, ready, u);
+		c->sb->active_ms = active_ms;
 	}
 	answer(u);
 }

@@ -381,11 +381,13 @@ EVENTS = 24000
 def test_followers_do_not_hold_up_the_end(new_pandad):
     p = new_pandad()
     id = p.create()
-    streams = [Sse(p, f"/v1/sandboxes/{id}/events?follow=1&tail=0"), Sse(p, f"/v1/sandboxes/{id}/logs?follow=1")]
+    streams = [Sse(p, f"/v1/sandboxes/{id}/events?follow=1&tail=0"), Sse(p, f"/v1/sandboxes/{id}/logs?follow=1"),
+               Sse(p, f"/v1/sandboxes/{id}/fs/watch?path=/tmp")]
+    assert streams[2].next()[0] == "ready"
     began = time.monotonic()
     p.stop()
     assert time.monotonic() - began < 5
-    assert [s.next() for s in streams] == [None, None], "ended, not cut"
+    assert [s.next() for s in streams] == [None] * 3, "ended, not cut"
     p.start()
 
 
@@ -472,6 +474,17 @@ def test_use_is_shown_without_waking_anybody(pandad):
     m = pandad.do("GET", f"/v1/sandboxes/{id}/metrics")
     assert m["pid"] == 0 and m["guest"] is None and m["host_rss_bytes"] == 0
     assert pandad.do("GET", f"/v1/sandboxes/{id}")["status"] == "hibernated"
+
+
+def test_looking_keeps_nobody_alive_but_asking_does(pandad):
+    looked, asked = pandad.create(idle_seconds=2), pandad.create(idle_seconds=2)
+    base = f"/v1/sandboxes/{looked}"
+
+    def look():
+        pandad.ask("POST", f"/v1/sandboxes/{asked}/exec", {"cmd": "true"})
+        return {pandad.ask("GET", base + p).status for p in ("", "/lifecycle", "/metrics", "/logs", "/events")} == {404}
+    wait_for("the end of one that is only looked at", look, 15)
+    assert pandad.do("GET", f"/v1/sandboxes/{asked}")["status"] == "running"
 
 
 def test_boot_statistics_count_creates(pandad):
