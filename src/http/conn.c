@@ -373,9 +373,14 @@ static void linger(struct http_conn *c)
 static void next_request(struct http_conn *c)
 {
 	if (!c->keep || c->s->draining) {
-		c->dead = true;
+		/* Closing over unread bytes makes a reset, which may overtake the reply. */
+		if (c->in_off < c->in_len || c->readable) {
+			linger(c);
+			return;
+		}
 		if (c->ssl)
 			transport_fin(c);
+		c->dead = true;
 		return;
 	}
 	c->state = CONN_HEAD;
@@ -603,7 +608,8 @@ static void on_event(void *arg, uint32_t events)
 	struct http_conn *c = arg;
 
 	if (events & EPOLLIN) {
-		c->readable = c->saw_in = true;
+		c->readable = true;
+		c->saw_in = !wants_in(c);
 		if (c->send_wants_in)
 			c->blocked = c->send_wants_in = false;
 	}

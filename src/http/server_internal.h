@@ -70,7 +70,7 @@ struct http_conn {
 	bool reset : 1;    /* close so that the peer sees an error */
 	bool readable : 1; /* as far as we know */
 	bool blocked : 1;  /* the socket takes no more */
-	bool saw_in : 1;   /* the last event said there is input */
+	bool saw_in : 1;   /* there is input, and nobody wants it now */
 	bool hup : 1;      /* a pipe's peer has ended its side, or all */
 	bool fin_sent : 1;
 	bool refused : 1;

@@ -80,6 +80,7 @@ ssize_t transport_recv(struct http_conn *c, void *p, size_t n)
 		bool other;
 		int k;
 
+		c->recv_wants_out = false;
 		ERR_clear_error();
 		k = SSL_read(c->ssl, p, (int)MIN(n, (size_t)INT32_MAX));
 		if (k > 0)

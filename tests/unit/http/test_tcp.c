@@ -248,6 +248,24 @@ static void the_reason_of_a_refusal_is_not_lost_in_a_reset(void **state)
 	close(fd);
 }
 
+/* The same for what comes behind the last request, while it is answered. */
+static void the_end_of_a_last_reply_is_not_lost_in_a_reset(void **state)
+{
+	static char data[1 << 18];
+	int fd = dial("127.0.0.6");
+	size_t n = 1;
+	ssize_t r;
+
+	say(fd, "GET /big HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+	assert_int_equal(recv(fd, data, 1, 0), 1); /* it is being answered */
+	say(fd, "and something behind it");
+	while ((r = recv(fd, data, sizeof(data), 0)) > 0)
+		n += (size_t)r;
+	assert_int_equal(r, 0); /* an end, not an error */
+	assert_true(n > BIG);
+	close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -255,6 +273,7 @@ int main(void)
 	    cmocka_unit_test(a_cut_reply_is_an_error_for_its_client),
 	    cmocka_unit_test(much_goes_both_ways),
 	    cmocka_unit_test(the_reason_of_a_refusal_is_not_lost_in_a_reset),
+	    cmocka_unit_test(the_end_of_a_last_reply_is_not_lost_in_a_reset),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
