@@ -1,7 +1,10 @@
 /*
  * cli/execio.h - a command in a sandbox, with our stdin, stdout and stderr
- * Three ways, chosen by what stdin is: a stream at our own pace when there is none or it is short
- * text, a detached command that is fed when stdin is long or live, and one JSON answer for --json.
+ * The way is chosen by what stdin is: a stream at our own pace when there is none or it is short
+ * text, the same with the file sent ahead when it is a file, a detached command that is fed when it
+ * is a pipe or a terminal, and one JSON answer for --json. Only the output of a fed command can
+ * overtake us: the guest keeps its last 256 KiB, and more than that missing is said and ends with
+ * 125.
  */
 #pragma once
 #include "cli/cli.h"

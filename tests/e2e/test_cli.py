@@ -1,5 +1,6 @@
 """The command line against a real pandad: every command, as people and scripts use it."""
 import fcntl
+import hashlib
 import json
 import os
 import pty
@@ -107,13 +108,33 @@ def test_where_as_whom_and_with_what(cli, box):
     assert cli("exec", "box", "--", "printf", "%s|", "a b", "$HOME", "") == "a b|$HOME||"
 
 
-def test_bytes_come_through_as_they_are(cli, box, tmp_path):
+@pytest.mark.parametrize("user", ["root", "nobody"])
+def test_a_file_as_stdin_is_neither_cut_nor_left_behind(cli, box, tmp_path, user):
     data = os.urandom(1 << 20)
-    (tmp_path / "in").write_bytes(data)
+    (tmp_path / "in").write_bytes(b"skipped" + data)
     with open(tmp_path / "in", "rb") as f:  # too long and too binary to go along with the request
-        p = cli.popen("exec", "box", "--", "sh", "-c", "cat >/root/data", stdin=f)
-        assert p.communicate(timeout=60) == (b"", b"") and p.returncode == 0
-    assert cli.try_("exec", "box", "cat /root/data").out == data
+        os.lseek(f.fileno(), 7, os.SEEK_SET)
+        p = cli.popen("exec", "-u", user, "box", "--", "sh", "-c", "sha256sum; head -c 20000000 /dev/zero; exit 3", stdin=f)
+        out, err = p.communicate(timeout=60)
+    assert p.returncode == 3, err
+    assert out.partition(b" ")[0].decode() == hashlib.sha256(data).hexdigest()
+    assert out.partition(b"\n")[2] == bytes(20000000)
+    assert cli("exec", "box", "ls -A /tmp") == ""
+    with open(tmp_path / "in", "rb") as f:
+        assert cli.popen("exec", "box", "wc -c", stdin=f).communicate(timeout=60)[0].strip() == b"%d" % (len(data) + 7)
+
+
+def test_output_that_overtakes_a_fed_command_is_not_lost_in_silence(cli, box):
+    p = cli.popen("exec", "box", "--", "sh", "-c", "read x; head -c 50000000 /dev/zero; exit 3", stdin=subprocess.PIPE)
+    wait_for("the command", lambda: any(x["running"] for x in cli.json("ps", "box")))
+    out, err = p.communicate(b"go\n", timeout=60)
+    if p.returncode == OWN:
+        assert b"some output is missing" in err and len(out) < 50000000
+    else:
+        assert (p.returncode, len(out)) == (3, 50000000), err
+
+
+def test_large_output_comes_through(cli, box):
     assert len(cli.try_("exec", "box", "head -c 20000000 /dev/zero").out) == 20000000
 
 
