@@ -111,7 +111,7 @@ int token_text(char ret[TOKEN_TEXT + 1])
 
 	if (getrandom(random, sizeof(random), 0) != sizeof(random))
 		return -EIO;
-	memcpy(ret, "pds_", 4);
+	snprintf(ret, TOKEN_TEXT + 1, "pds_");
 	hex(random, sizeof(random), ret + 4);
 	return 0;
 }
