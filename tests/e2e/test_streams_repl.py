@@ -1,0 +1,142 @@
+"""Code in interpreters that stay: their variables outlive cells, forks, hibernation and pandad."""
+import threading
+import time
+
+import pytest
+
+from conftest import wait_for
+from streams import Events
+
+
+class Session:
+    def __init__(self, p, id, sid=None, **body):
+        self.p, self.id = p, id
+        self.at = f"/v1/sandboxes/{id}/repl/sessions"
+        if sid is None:
+            a = p.ask("POST", self.at, body)
+            if a.status == 500 and "repl.py" in a.json["error"]:
+                pytest.skip("the image has no resident interpreter")
+            assert a.status == 201, a
+            sid = a.json["id"]
+        self.sid = sid
+
+    def ask(self, code, **more):
+        return self.p.ask("POST", f"{self.at}/{self.sid}/run", {"code": code, **more})
+
+    def run(self, code, **more):
+        a = self.ask(code, **more)
+        assert a.status == 200, a
+        return a.json
+
+    def value(self, code):
+        return self.run(code)["results"][-1]["text/plain"]
+
+
+def test_variables_stay(pandad):
+    s = Session(pandad, pandad.create())
+    assert s.run("x = 41") | {"duration_ms": 0} == {"stdout": "", "stderr": "", "exit": 0, "duration_ms": 0, "results": []}
+    assert s.value("x + 1") == "42"
+    r = s.run("import sys; print('out'); print('err', file=sys.stderr)")
+    assert (r["stdout"], r["stderr"]) == ("out\n", "err\n")
+    r = s.run("print('before'); 1/0")
+    assert (r["stdout"], r["exit"], r["error"]) == ("before\n", 1, "ZeroDivisionError: division by zero")
+    assert "Traceback" in r["stderr"]
+    assert s.run("raise SystemExit(3)")["exit"] == 3
+    r = s.run("class H:\n  def _repr_html_(self): return '<b>h</b>'\nH()")
+    assert r["results"][0]["text/html"] == "<b>h</b>"
+    assert s.run("print('ü€𝄞')")["stdout"] == "ü€𝄞\n"
+    assert s.value("x") == "41"
+
+
+def test_much_output_comes_whole(pandad):
+    s = Session(pandad, pandad.create())
+    for n in 300_000, 3_000_000:
+        assert s.run(f"print('y' * {n})")["stdout"] == "y" * n + "\n"
+    png = s.run("class P:\n  def _repr_png_(self): return bytes(range(256)) * 8000\nP()")["results"][0]["image/png"]
+    import base64
+    assert base64.b64decode(png) == bytes(range(256)) * 8000
+
+
+def test_a_timeout_is_an_error_and_the_session_lives(pandad):
+    s = Session(pandad, pandad.create())
+    s.run("x = 1")
+    start = time.monotonic()
+    a = s.ask("import time; time.sleep(1000)", timeout_ms=300)
+    assert a.status == 500 and a.json["error"] == "cell timeout after 300ms"
+    assert time.monotonic() - start < 5
+    assert s.value("x") == "1"
+
+
+def test_cells_of_one_session_take_turns(pandad):
+    s = Session(pandad, pandad.create())
+    s.run("n = 0")
+    threads = [threading.Thread(target=s.run, args=("import time; m = n; time.sleep(0.02); n = m + 1",)) for _ in range(10)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert s.value("n") == "10"
+
+
+def test_streams_interrupts_and_clients_that_go(pandad):
+    s = Session(pandad, pandad.create())
+    e = Events(pandad, "POST", f"{s.at}/{s.sid}/run/stream", {"code": "print('one', flush=True)\nimport time\ntime.sleep(1000)"})
+    assert next(iter(e)) == ("stdout", {"chunk": "one\n"})
+    pandad.do("POST", f"{s.at}/{s.sid}/interrupt", expect=204)
+    seen = e.until("exit")
+    assert seen[-2][0] == "error" and seen[-2][1]["name"] == "KeyboardInterrupt" and seen[-1][1]["exit"] == 1
+    e = Events(pandad, "POST", f"{s.at}/{s.sid}/run/stream", {"code": "print('two', flush=True)\ntime.sleep(1000)"})
+    assert next(iter(e)) == ("stdout", {"chunk": "two\n"})
+    e.close()  # the cell goes with it
+    assert s.value("6 * 7") == "42"
+    e = Events(pandad, "POST", f"{s.at}/{s.sid}/run/stream", {"code": "'v'"})
+    assert e.until("exit")[0] == ("result", {"text/plain": "'v'"})
+
+
+def test_sessions_in_forks_after_hibernation_and_under_the_next_pandad(new_pandad):
+    p = new_pandad()
+    id = p.create()
+    s = Session(p, id)
+    s.run("x = [1]")
+    child = p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+    twin = Session(p, child, s.sid)
+    assert twin.value("x.append(2); x") == "[1, 2]" and s.value("x.append(3); x") == "[1, 3]"
+    p.do("POST", f"/v1/sandboxes/{id}/hibernate")
+    assert s.value("x") == "[1, 3]"
+    p.kill9()
+    p.start()
+    assert s.value("x") == "[1, 3]" and twin.value("x") == "[1, 2]"
+    assert [i["id"] for i in p.do("GET", s.at)] == [s.sid]
+
+
+def test_sessions_come_and_go(pandad):
+    id = pandad.create()
+    s = Session(pandad, id)
+    more = [Session(pandad, id) for _ in range(7)]
+    a = pandad.ask("POST", s.at, {})
+    assert (a.status, a.json["code"]) == (429, "too_many")
+    listed = pandad.do("GET", s.at)
+    assert {i["id"] for i in listed} == {s.sid, *(m.sid for m in more)} and listed[0]["language"] == "python"
+    for m in more:
+        pandad.do("DELETE", f"{m.at}/{m.sid}", expect=204)
+    wait_for("them to go", lambda: [i["id"] for i in pandad.do("GET", s.at)] == [s.sid])
+    for path in f"{s.at}/nope/run", f"{s.at}/{more[0].sid}/run":
+        a = pandad.ask("POST", path, {"code": "1"})
+        assert (a.status, a.json["code"]) == (404, "session_not_found")
+    assert pandad.ask("POST", s.at, {"language": "cobol"}).status == 400
+    r = s.run("import os; os._exit(9)")
+    assert r["exit"] == 9 and "the interpreter has ended" in r["stderr"]
+    assert s.ask("1").status == 404
+
+
+def test_fresh_interpreters(pandad):
+    id = pandad.create()
+    at = f"/v1/sandboxes/{id}/repl"
+    r = pandad.do("POST", at, {"code": "print(6*7)"})
+    assert (r["language"], r["stdout"], r["exit_code"]) == ("python", "42\n", 0)
+    r = pandad.do("POST", at, {"code": "echo $((6*7)); exit 3", "language": "bash"})
+    assert (r["stdout"], r["exit_code"]) == ("42\n", 3)
+    assert pandad.do("POST", at, {"code": "x = 1\n" * 100_000 + "print(x)"})["stdout"] == "1\n"
+    assert pandad.ask("POST", at, {"code": "1", "language": "cobol"}).json["code"] == "unsupported_language"
+    assert pandad.ask("POST", at, {}).status == 400
+    assert "python" in pandad.do("GET", "/v1/repl/languages")
