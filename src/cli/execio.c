@@ -291,28 +291,45 @@ static int feed(struct feeder *f, const char *path, const char *p, size_t n)
 	return r;
 }
 
-/* A thread of its own: a command that does not read now must not keep us from its output. */
-static void *feed_stdin(void *arg)
+static void feeder_free(struct feeder *f)
 {
-	struct feeder *f = arg;
+	panda_free(f->panda);
+	free(f->path);
+	free(f->eof_path);
+	free(f->head);
+	free(f);
+}
+
+static bool feed_all(struct feeder *f)
+{
 	char buf[64 * 1024];
 	ssize_t n;
 
 	if (f->nhead && feed(f, f->path, f->head, f->nhead) < 0)
-		return NULL;
+		return false;
 	while ((n = read(0, buf, sizeof(buf))) != 0) {
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
 			break;
 		if (feed(f, f->path, buf, (size_t)n) < 0)
-			return NULL;
+			return false;
 	}
-	feed(f, f->eof_path, "", 0);
+	return feed(f, f->eof_path, "", 0) == 0;
+}
+
+/*
+ * A thread of its own: a command that does not read now must not keep us from its output. It may
+ * be inside read(0) when the process ends.
+ */
+static void *feed_stdin(void *arg)
+{
+	feed_all(arg);
+	feeder_free(arg);
 	return NULL;
 }
 
-/* The thread ends with the process: it may be inside read(0) for ever. So nothing is freed here. */
+/* head is taken, also when this fails. */
 static int start_feeder(struct cli *c, const char *id, const char *exec, char *head, size_t nhead)
 {
 	struct panda_config cfg = {
@@ -320,19 +337,25 @@ static int start_feeder(struct cli *c, const char *id, const char *exec, char *h
 	struct feeder *f = calloc(1, sizeof(*f));
 	struct panda_error e;
 	pthread_t t;
+	int r = 0;
 
-	if (!f)
+	if (!f) {
+		free(head);
 		return cli_die("out of memory");
+	}
 	f->path = panda_path("/v1/sandboxes/%s/execs/%s/stdin", id, exec);
 	f->eof_path = panda_path("/v1/sandboxes/%s/execs/%s/stdin?eof=1", id, exec);
 	f->head = head;
 	f->nhead = nhead;
 	if (panda_new(&cfg, &f->panda, &e) < 0)
-		return cli_say(c, &e);
-	if (!f->path || !f->eof_path || pthread_create(&t, NULL, feed_stdin, f) != 0)
-		return cli_die("cannot start a thread that reads stdin");
-	pthread_detach(t);
-	return 0;
+		r = cli_say(c, &e);
+	else if (!f->path || !f->eof_path || pthread_create(&t, NULL, feed_stdin, f) != 0)
+		r = cli_die("cannot start a thread that reads stdin");
+	if (r)
+		feeder_free(f);
+	else
+		pthread_detach(t);
+	return r;
 }
 
 static void send_signal(struct cli *c, const char *id, const char *exec, int sig)
@@ -427,10 +450,10 @@ static int run_fed(struct cli *c, const char *id, json_t *body, int sigfd, char 
 	char exec[32];
 
 	json_object_set_new(body, "stdin", json_true());
-	if (!path)
-		return cli_die("out of memory");
-	if (panda_call(c->panda, "POST", path, body, &started, &e) < 0)
-		return cli_say(c, &e);
+	if (!path || panda_call(c->panda, "POST", path, body, &started, &e) < 0) {
+		free(head);
+		return path ? cli_say(c, &e) : cli_die("out of memory");
+	}
 	snprintf(exec, sizeof(exec), "%s", js(started, "id"));
 	if (start_feeder(c, id, exec, head, nhead)) {
 		send_signal(c, id, exec, SIGKILL);
