@@ -71,7 +71,8 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
 
 /*
  * The same; at_rest is called while the machine stands still: what its volumes hold at that time is
- * what belongs to *ret. Should this process end there, the machine goes on by itself.
+ * what belongs to *ret. It must not talk to the guest, which cannot answer, and should be quick.
+ * Should this process end there, the machine goes on by itself.
  */
 int machine_snapshot_with(struct machines *ms, const char *id,
                           int (*at_rest)(void *arg, const struct engine_machine *m, struct err *e),
