@@ -253,12 +253,17 @@ static int parse_volumes(const json_t *body, json_t **ret, struct err *e)
 	json_array_foreach(list, i, v)
 	{
 		json_t *one = parse_volume(v, i, e);
+		int r = one ? 0 : -e->code;
 
-		if (!one || json_array_append_new(out, one) < 0) {
+		if (one && json_array_append_new(out, one) < 0)
+			r = err_set(e, ENOMEM, "no_memory", "no memory");
+		if (r < 0) {
 			json_decref(out);
-			return -EINVAL;
+			return r;
 		}
 	}
+	if (!out)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
 	*ret = out;
 	return 0;
 }

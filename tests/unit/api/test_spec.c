@@ -171,6 +171,44 @@ static void what_is_wrong_is_named(void **state)
 	}
 }
 
+static int until_failure; /* allocations; 0: none fails */
+
+static void *failing_malloc(size_t n)
+{
+	if (until_failure && --until_failure == 0)
+		return NULL;
+	return malloc(n);
+}
+
+static void no_memory_is_an_answer_at_every_point(void **state)
+{
+	json_t *j = json_loads("{\"name\":\"n\",\"metadata\":{\"a\":\"b\"},\"env\":{\"A\":\"x\"},"
+	                       "\"egress\":\"off\",\"volumes\":[\"a\",{\"id\":\"b\"}]}",
+	                       0, NULL);
+	struct sandbox_spec s;
+	struct err e;
+	bool done = false;
+	int nth = 1;
+
+	assert_non_null(j);
+	json_set_alloc_funcs(failing_malloc, free);
+	for (; !done; nth++) {
+		e = (struct err){0};
+		until_failure = nth;
+		if (spec_parse(j, &s, &e)) {
+			done = until_failure > 0; /* nothing left to fail */
+			spec_fini(&s);
+		} else {
+			assert_string_equal(e.kind, "no_memory");
+		}
+		until_failure = 0;
+		assert_true(nth < 1000);
+	}
+	json_set_alloc_funcs(malloc, free);
+	assert_true(nth > 10);
+	json_decref(j);
+}
+
 static void there_are_limits(void **state)
 {
 	json_t *j = json_object(), *m = json_object();
@@ -201,6 +239,7 @@ int main(void)
 	    cmocka_unit_test(egress_is_a_list_or_a_word),
 	    cmocka_unit_test(what_is_wrong_is_named),
 	    cmocka_unit_test(there_are_limits),
+	    cmocka_unit_test(no_memory_is_an_answer_at_every_point),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
