@@ -439,9 +439,9 @@ int cli_call(struct cli *c, const char *method, char *path, json_t *body, json_t
 	autofree char *owned = path;
 	struct panda_error e;
 
-	if (!path)
+	if (!owned)
 		return cli_die("out of memory");
 	if (cli_open(c))
 		return CLI_PANDA;
-	return panda_call(c->panda, method, path, body, ret, &e) < 0 ? cli_say(c, &e) : 0;
+	return panda_call(c->panda, method, owned, body, ret, &e) < 0 ? cli_say(c, &e) : 0;
 }

@@ -102,9 +102,9 @@ static int post(struct copy *k, const char *what, json_t *body)
 	autojson json_t *owned = body;
 	struct panda_error e;
 
-	if (!path || !body)
+	if (!path || !owned)
 		return cli_die("that name is not UTF-8");
-	if (panda_call(k->c->panda, "POST", path, body, NULL, &e) < 0)
+	if (panda_call(k->c->panda, "POST", path, owned, NULL, &e) < 0)
 		return complain_e(k, &e);
 	return 0;
 }
