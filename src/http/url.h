@@ -12,5 +12,5 @@ int url_decode(const char *p, size_t n, int plus, char **ret);
 /* The value of a key in a raw query, decoded. -ENOENT when it is not there. Caller frees. */
 int url_query(const char *query, const char *key, char **ret);
 
-/* What must not be in a path or query value is written as %XX. Caller frees *ret. */
+/* What must not be in a path or query value is written as %XX; '/' stays. Caller frees *ret. */
 int url_encode(const char *p, char **ret);
