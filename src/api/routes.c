@@ -20,7 +20,6 @@
 		name, "query", type, what \
 	}
 
-/* clang-format off: a row is easier to read than a column */
 const struct route routes[] = {
     {"POST", "/v1/sandboxes", SCOPE_SANDBOX, BODY_JSON, sandbox_create, false, "Sandboxes",
      "Create a sandbox; answers when it runs", "CreateSandbox", "Sandbox", 201, NULL},
@@ -249,6 +248,5 @@ const struct route routes[] = {
     {"GET", "/docs", SCOPE_NONE, BODY_NONE, meta_reference, false, "Server", "This API as a page",
      NULL, "html", 200, NULL},
 };
-/* clang-format on */
 
 const size_t nroutes = ARRAY_LEN(routes);

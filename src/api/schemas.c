@@ -16,7 +16,6 @@
 		}              \
 	}
 
-/* clang-format off: a row is easier to read than a column */
 const struct schema schemas[] = {
     {"Error", "What every answer with a status of 400 or more says",
      FIELDS({"error!", "string", "one sentence: what is wrong, and what to do"},
@@ -197,20 +196,23 @@ const struct schema schemas[] = {
      FIELDS({"language", "string", "python when absent"}, {"code!", "string", "the code"})},
     {"ReplOnceResult", "How it went",
      FIELDS({"language!", "string", "which"}, {"stdout!", "string", "output"},
-            {"stderr!", "string", "errors"}, {"exit_code!", "integer", "0: fine"})},
+            {"stderr!", "string", "errors"}, {"exit_code!", "integer", "0: fine"},
+            {"duration_ms!", "integer", "milliseconds"},
+            {"timed_out!", "boolean", "its time was over"})},
     {"CreateRepl", "A code context to make",
      FIELDS({"language", "string", "python (when absent), javascript or bash"})},
     {"ReplSession", "A code context",
-     FIELDS({"id!", "string", "for run"}, {"sandbox_id!", "string", "where"},
-            {"language!", "string", "which"}, {"created_at!", "string", "when"},
-            {"cells", "integer", "how many ran"})},
+     FIELDS({"id!", "string", "for run"}, {"session_id", "string", "the id"},
+            {"sandbox_id!", "string", "where"}, {"language!", "string", "which"},
+            {"created_at!", "string", "when"}, {"cells", "integer", "how many ran"})},
     {"RunCell", "A cell",
      FIELDS({"code!", "string", "the code"}, {"timeout_ms", "integer", "30000 when absent"})},
     {"ReplRun", "How a cell went",
      FIELDS({"stdout!", "string", "output"}, {"stderr!", "string", "errors, with the traceback"},
             {"exit!", "integer", "0: fine"}, {"duration_ms!", "integer", "milliseconds"},
             {"results", "object[]", "MIME bundles: charts, tables, values"},
-            {"error", "string", "of a cell that failed"})},
+            {"error", "string", "of a cell that failed"},
+            {"traceback", "string[]", "of a cell that failed"})},
     {"Port", "A port",
      FIELDS({"port!", "integer", "1 to 65535"}, {"label", "string", "of a declared one"},
             {"listening!", "boolean", "something answers there"},
@@ -318,7 +320,6 @@ const struct schema schemas[] = {
             {"arch!", "string", "of this host"}, {"engine!", "string", "um or kvm"},
             {"isolation!", "string", "user-mode-kernel or kvm"})},
 };
-/* clang-format on */
 
 const size_t nschemas = ARRAY_LEN(schemas);
 
