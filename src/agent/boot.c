@@ -28,13 +28,16 @@ static int try_mount(struct agent *a, const char *what, const char *where, const
 	return -errno;
 }
 
+/* No work in the background: a machine at rest shall sleep (see rest_after_work()). */
+static const char quiet_ext4[] = "commit=30,noinit_itable,no_prefetch_block_bitmaps";
+
 /* The writable half: the disk that forks with the machine, or memory when there is none. */
 static int mount_upper(struct agent *a)
 {
 	int r = -ENOENT;
 
 	if (access("/dev/pblk1", F_OK) == 0)
-		r = try_mount(a, "/dev/pblk1", "/.panda/rw", "ext4", MS_NOATIME, "commit=30,noinit_itable");
+		r = try_mount(a, "/dev/pblk1", "/.panda/rw", "ext4", MS_NOATIME, quiet_ext4);
 	else
 		r = try_mount(a, "tmpfs", "/.panda/rw", "tmpfs", 0, "mode=0755");
 	if (r < 0)
