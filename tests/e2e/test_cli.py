@@ -1,6 +1,7 @@
 """The command line against a real pandad: every command, as people and scripts use it."""
 import fcntl
 import hashlib
+import http.server
 import json
 import os
 import pty
@@ -9,7 +10,9 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 import time
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -351,6 +354,48 @@ def test_cp_that_fails_leaves_nothing(cli, box, tmp_path):
         assert p.returncode != 0
         assert (tmp_path / "keep").read_text() == "mine"
         assert [f.name for f in tmp_path.iterdir()] == ["keep"]
+
+
+class Liar(http.server.BaseHTTPRequestHandler):
+    """A server whose guest has file names and a second life that no file system would have."""
+    top = [{"name": n, "mode": "f", "is_dir": False, "perm": "4755"} for n in ("../evil", "..", "/etc/evil", "", "good")]
+    top += [{"name": "x", "mode": "l", "is_dir": False, "target": "../outside"},
+            {"name": "x", "mode": "d", "is_dir": True, "perm": "0755"},
+            {"name": "\033]0;title\007/", "mode": "f", "is_dir": False}]
+
+    def do_GET(self):
+        path = urllib.parse.urlsplit(self.path)
+        of = urllib.parse.parse_qs(path.query).get("path", [""])[0]
+        body = b"content"
+        if path.path.endswith("/fs/stat"):
+            body = json.dumps({"is_dir": True, "perm": "0755"}).encode()
+        elif path.path.endswith("/fs/dir"):
+            deep = [{"name": "stolen", "mode": "f", "is_dir": False}]
+            body = json.dumps({"path": of, "entries": self.top if of == "/d" else deep}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *a):
+        pass
+
+
+def test_cp_believes_no_names_of_a_guest(cli, tmp_path):
+    liar = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar)
+    threading.Thread(target=liar.serve_forever, daemon=True).start()
+    try:
+        (tmp_path / "outside").mkdir()
+        r = cli.try_("cp", "-r", "--url", f"http://127.0.0.1:{liar.server_port}", "01234567-89ab-cdef-0123-456789abcdef:/d",
+                     tmp_path / "to")
+    finally:
+        liar.shutdown()
+        liar.server_close()
+    assert r.code == OWN and b"\033" not in r.err and b"\007" not in r.err, r
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["outside", "to"]
+    assert sorted(p.name for p in (tmp_path / "to").iterdir()) == ["good", "x"]
+    assert list((tmp_path / "outside").iterdir()) == [], "a link was followed"
+    assert (tmp_path / "to/good").stat().st_mode & 0o7777 == 0o755, "never setuid"
 
 
 # ---- life ----
