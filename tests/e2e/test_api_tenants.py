@@ -1,4 +1,5 @@
 """Tenants: no call with one tenant's token reveals or touches anything of another's. The whole table is walked."""
+import http.client
 import itertools
 import json
 
@@ -194,6 +195,20 @@ def test_events_and_audit_are_ones_own(pandad, ours, stranger):
     everything = pandad.do("GET", "/v1/audit?limit=1000")["entries"]
     assert {tenant, "ours"} <= {e["workspace"] for e in everything}
     assert "access_token" not in json.dumps(everything) and stranger not in json.dumps(everything)
+
+
+def test_live_events_are_ones_own(pandad, ours, stranger):
+    c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=20)
+    c.request("GET", f"/v1/events?follow=1&access_token={stranger}")
+    r = c.getresponse()
+    assert r.status == 200
+    ours.do("POST", f"/v1/sandboxes/{ours.sandbox}/pause")
+    ours.do("POST", f"/v1/sandboxes/{ours.sandbox}/resume")
+    mine = pandad.do("POST", "/v1/sandboxes", {"template": "base"}, token=stranger)["id"]
+    assert r.readline() == b"event: event\n"
+    assert json.loads(r.readline()[6:])["sandbox_id"] == mine, "the first that comes"
+    c.close()
+    pandad.do("DELETE", f"/v1/sandboxes/{mine}", token=stranger)
 
 
 def test_a_token_can_be_revoked_by_its_tenant_and_is_dead_at_once(pandad, ours, stranger):
