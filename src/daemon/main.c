@@ -32,7 +32,7 @@
 #include "um/um.h"
 
 enum {
-	DRAIN_MS = 10000, /* requests that are open when we are asked to end */
+	DRAIN_MS = 3000, /* requests that are open when we are asked to end */
 	LOCK_MS = 3000,
 };
 
