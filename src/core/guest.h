@@ -84,6 +84,9 @@ void guest_credit(struct guest_call *c, uint8_t chan, size_t n);
 /* From now on helpers give up (and the connection with them) ms from now. 0: wait forever. */
 void guest_set_deadline(struct guest *g, uint64_t ms);
 
+/* Called once, by the next helper that waits, when its request is on the way. Not to use g. */
+void guest_set_meanwhile(struct guest *g, void (*fn)(void *arg), void *arg);
+
 struct guest_exec {
 	char *const *argv;  /* this, */
 	const char *script; /* or this for /bin/sh -c */

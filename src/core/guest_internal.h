@@ -20,6 +20,8 @@ struct guest {
 	int fd;
 	int dead; /* errno value, once the connection is over */
 	uint64_t deadline_ms;
+	void (*meanwhile)(void *arg);
+	void *meanwhile_arg;
 	struct guest_call *calls[GUEST_CALLS_MAX]; /* id - 1 is the place */
 	unsigned first_free;                       /* all below it are taken */
 	uint8_t *in;

@@ -146,6 +146,12 @@ void guest_set_deadline(struct guest *g, uint64_t ms)
 	g->deadline_ms = ms ? mono_ms() + ms : 0;
 }
 
+void guest_set_meanwhile(struct guest *g, void (*fn)(void *arg), void *arg)
+{
+	g->meanwhile = fn;
+	g->meanwhile_arg = arg;
+}
+
 /* What the guest may have now of our input. */
 static void feed(struct wait *w)
 {
@@ -204,7 +210,12 @@ static int begin(struct guest *g, uint8_t type, const void *msg, struct wait *w,
 /* Waits for its end, and tells of its failure as "what: why". */
 static int finish(struct guest *g, struct wait *w, const char *what, struct err *e)
 {
+	void (*meanwhile)(void *arg) = g->meanwhile;
+
 	guest_flush(g);
+	g->meanwhile = NULL;
+	if (meanwhile)
+		meanwhile(g->meanwhile_arg);
 	while (!w->done)
 		turn(g, w); /* a dead connection ends every call */
 	if (w->failed)

@@ -546,10 +546,27 @@ int machine_guest(struct machines *ms, const char *id, struct guest **ret, struc
 	return connect_guest(dir, id, ret, e);
 }
 
-/* Tells a guest who it is from now on. Clock and entropy are the kernel's business. */
-static int introduce(int dir, const struct machine_info *info, const struct engine_start *s,
-                     struct err *e)
+struct books {
+	int dir, r;
+	const struct engine_machine *m;
+	const struct machine_info *info;
+};
+
+static void keep_books(void *arg)
 {
+	struct books *b = arg;
+
+	b->r = write_book(b->dir, b->m, b->info);
+}
+
+/*
+ * Tells a guest who it is from now on. Clock and entropy are the kernel's business. The books are
+ * written while it thinks about that: it has a cpu of its own, mostly.
+ */
+static int introduce(int dir, const struct engine_machine *em, const struct machine_info *info,
+                     const struct engine_start *s, struct err *e)
+{
+	struct books books = {.dir = dir, .m = em, .info = info};
 	struct guest *g = NULL;
 	unsigned char raw[16];
 	char machine_id[33], host[ENGINE_ID_MAX + 1];
@@ -578,8 +595,12 @@ static int introduce(int dir, const struct machine_info *info, const struct engi
 			    .volume = i,
 			    .flags = s->volumes[i].read_only ? WIRE_MOUNT_RO : 0,
 			    .path = wire_str(s->volumes[i].mount)};
+	guest_set_meanwhile(g, keep_books, &books);
 	r = guest_reborn_mount(g, &m, mounts, n, e);
 	guest_free(g);
+	if (books.r < 0)
+		return err_set(e, -books.r, "machine_dir", "cannot write the books of %s: %s",
+		               info->id, strerror(-books.r));
 	return r;
 }
 
@@ -661,12 +682,7 @@ int machine_start(struct machines *ms, struct engine_start *s, const char *paren
 	}
 	mine.pid = m.pid;
 	mine.volumes_lost = m.volumes_lost;
-	r = write_book(dir, &m, &mine);
-	if (r < 0)
-		err_set(e, -r, "machine_dir", "cannot write the books of %s: %s", s->id,
-		        strerror(-r));
-	else
-		r = introduce(dir, &mine, s, e);
+	r = introduce(dir, &m, &mine, s, e);
 	if (r < 0) {
 		machine_look(ms, s->id, &mine, NULL);
 		if (mine.end[0])

@@ -412,6 +412,39 @@ static void only_an_init_mounts_volumes(void **state)
 	assert_ok(guest_sync(b->g, &why)); /* and the connection lives on */
 }
 
+struct meanwhile {
+	const char *path;
+	unsigned n;
+	bool seen;
+};
+
+/* The request was written before: the agent acts on it while we are here. */
+static void look_for_it(void *arg)
+{
+	struct meanwhile *m = arg;
+
+	m->n++;
+	for (int i = 0; i < 2000 && !m->seen; i++) {
+		m->seen = access(m->path, F_OK) == 0;
+		if (!m->seen)
+			usleep(5000);
+	}
+}
+
+static void something_can_be_done_while_the_guest_thinks(void **state)
+{
+	struct box *b = *state;
+	char path[PATH_MAX];
+	struct meanwhile m = {.path = path};
+
+	snprintf(path, sizeof(path), "%s/meanwhile", b->dir);
+	guest_set_meanwhile(b->g, look_for_it, &m);
+	assert_ok(guest_mkdir(b->g, path, 0700, false, &why));
+	assert_true(m.seen);
+	assert_ok(guest_remove(b->g, path, false, &why)); /* once is once */
+	assert_int_equal(m.n, 1);
+}
+
 const struct CMUnitTest file_tests[] = {
     TEST(large_files_come_and_go_unchanged),
     TEST(a_replaced_file_is_old_or_new_and_never_between),
@@ -423,5 +456,6 @@ const struct CMUnitTest file_tests[] = {
     TEST(a_port_carries_bytes_both_ways),
     TEST(the_machine_tells_its_figures),
     TEST(only_an_init_mounts_volumes),
+    TEST(something_can_be_done_while_the_guest_thinks),
 };
 const size_t n_file_tests = ARRAY_LEN(file_tests);
