@@ -1,4 +1,5 @@
 """Code in interpreters that stay: their variables outlive cells, forks, hibernation and pandad."""
+import json
 import threading
 import time
 
@@ -127,6 +128,21 @@ def test_sessions_come_and_go(pandad):
     r = s.run("import os; os._exit(9)")
     assert r["exit"] == 9 and "the interpreter has ended" in r["stderr"]
     assert s.ask("1").status == 404
+
+
+def test_the_default_session_of_a_python_template(new_pandad):
+    p = new_pandad(start=False)
+    doc = json.loads((p.data / "templates/base.json").read_text())
+    doc.update(name="resident", aliases=[], runner="python", prelude="import json\nanswer = 42")
+    (p.data / "templates/resident.json").write_text(json.dumps(doc))
+    p.start()
+    id = p.create(template="resident")
+    s = Session(p, id, "default")
+    assert s.value("answer, json.dumps([1])") == "(42, '[1]')"
+    s.run("answer += 1")
+    assert s.value("answer") == "43"
+    other = Session(p, p.create(), "default")
+    assert other.ask("1").status == 404, "not in templates of another kind"
 
 
 def test_fresh_interpreters(pandad):
