@@ -206,7 +206,7 @@ struct exec_job {
 	char *in; /* what it reads, from in_at on */
 	size_t in_len, in_at;
 	bool keep_open, argv, fed;
-	bool exited;
+	bool started, exited;
 	/* The template's directory may be gone: then the same again, from the root. */
 	struct host *host;
 	char sandbox[SANDBOX_ID + 1];
@@ -245,9 +245,10 @@ static void on_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const
 {
 	struct exec_job *x = arg;
 
-	if (type == WIRE_STARTED) {
+	if (type == WIRE_STARTED && !x->started) {
 		const struct wire_started *m = msg;
 
+		x->started = true; /* a guest that says it twice is heard once */
 		if (x->ops->started)
 			x->ops->started(x->arg, m->id, m->pid);
 	} else if (type == WIRE_EXITED) {

@@ -21,23 +21,29 @@ enum {
 /* ---- what there is ---- */
 
 struct lookup {
+	struct job *j;
 	execs_seen *seen;
 	execs_listed *done;
 	void *arg;
-	bool broken;
+	size_t rows;
 };
 
 static void lookup_data(void *arg, struct job *j, uint8_t chan, const void *p, size_t n)
 {
 	struct lookup *l = arg;
+	struct err e;
 
-	for (size_t at = 0; at < n && !l->broken;) {
+	for (size_t at = 0; at < n;) {
 		struct wire_exec_info m;
 		ssize_t r = wire_exec_info_take((const uint8_t *)p + at, n - at, &m);
 
-		if (r < 0) {
-			l->broken = true;
-			break;
+		if (r < 0 || l->rows++ == EXECS_SHOWN_MAX) {
+			err_set(&e, EPROTO, "guest_gone",
+			        "the sandbox's list of commands makes no sense");
+			job_abandon(l->j);
+			l->done(l->arg, &e);
+			free(l);
+			return;
 		}
 		l->seen(l->arg, &m);
 		at += (size_t)r;
@@ -52,8 +58,6 @@ static void lookup_end(void *arg, struct job *j, const struct job_end *end)
 
 	if (end->e || end->guest)
 		job_error(end, "cannot list commands", &e);
-	else if (l->broken)
-		err_set(&e, EPROTO, "guest_gone", "the sandbox answered nonsense");
 	l->done(l->arg, e.code ? &e : NULL);
 	free(l);
 }
@@ -67,8 +71,9 @@ int execs_lookup(struct host *h, struct sandbox *sb, execs_seen *seen, execs_lis
 	if (!l)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	*l = (struct lookup){.seen = seen, .done = done, .arg = arg};
-	if (!job_start(h, sb, WIRE_LIST, &(struct wire_window){.window = EXEC_WINDOW}, &ops, l,
-	               e)) {
+	l->j =
+	    job_start(h, sb, WIRE_LIST, &(struct wire_window){.window = EXEC_WINDOW}, &ops, l, e);
+	if (!l->j) {
 		free(l);
 		return -e->code;
 	}
@@ -114,7 +119,7 @@ static void listing_seen(void *arg, const struct wire_exec_info *m)
 {
 	struct listing *l = arg;
 
-	if (l->n < EXECS_SHOWN_MAX && (!l->only || m->id == l->only)) {
+	if (!l->only || m->id == l->only) {
 		json_array_append_new(l->rows, show_exec(m));
 		l->n++;
 	}

@@ -6,7 +6,7 @@
 #include "wire/wire.h"
 
 enum {
-	EXECS_SHOWN_MAX = 4096, /* a guest may claim to have more */
+	EXECS_SHOWN_MAX = 4096, /* the agent has fewer; a guest may claim anything */
 };
 
 typedef void execs_seen(void *arg, const struct wire_exec_info *m);
