@@ -323,8 +323,10 @@ struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const vo
 
 size_t job_send(struct job *j, const void *p, size_t n)
 {
-	size_t sent = j->call ? guest_send(j->call, p, n) : 0;
+	size_t sent = 0, k;
 
+	while (j->call && sent < n && (k = guest_send(j->call, (const char *)p + sent, n - sent)))
+		sent += k;
 	if (sent < n) {
 		j->want_write = true;
 		/* Without room in the connection (and not for lack of credit) nobody calls us. */
