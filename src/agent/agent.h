@@ -73,8 +73,9 @@ struct agent {
 	struct list conns, queue, dirty;
 	struct list execs, finished, graves;
 	struct source *dead;
-	uint8_t *out_cache; /* an output buffer nobody uses now */
-	struct exec *spare; /* its pipes are made, and their write ends are our fds 1 and 2 */
+	uint8_t *out_cache;   /* an output buffer nobody uses now */
+	uint8_t *stash_cache; /* and one for a part of a frame */
+	struct exec *spare;   /* its pipes are made, and their write ends are our fds 1 and 2 */
 	unsigned n_conns, n_execs, n_finished, n_timed;
 	uint64_t next_id, nonce, generation;
 	size_t rings_total;

@@ -462,41 +462,58 @@ static ssize_t on_frames(struct conn *c, const uint8_t *p, size_t n)
 static int stash(struct conn *c, const uint8_t *p, size_t n)
 {
 	if (n && !c->stash)
-		c->stash = malloc(sizeof(input));
+		c->stash = c->a->stash_cache ? take_ptr(c->a->stash_cache) : malloc(sizeof(input));
 	if (n && !c->stash)
 		return -ENOMEM;
 	if (n)
 		memcpy(c->stash, p, n);
 	c->stash_len = n;
-	if (!n && c->stash) {
+	if (!n && c->stash && !c->a->stash_cache)
+		c->a->stash_cache = take_ptr(c->stash);
+	else if (!n) {
 		free(c->stash);
 		c->stash = NULL;
 	}
 	return 0;
 }
 
+/* 1: there is more in input[*have]. 0: nothing for now. -1: the connection is gone. */
+static int read_more(struct conn *c, size_t *have)
+{
+	ssize_t r;
+
+	if (*have == sizeof(input))
+		return 0;
+	do
+		r = read(c->fd, input + *have, sizeof(input) - *have);
+	while (r < 0 && errno == EINTR);
+	if (r < 0 && errno == EAGAIN)
+		return 0;
+	if (r <= 0) {
+		conn_lost(c, r < 0 && is_reborn(c, errno));
+		return -1;
+	}
+	*have += (size_t)r;
+	return 1;
+}
+
 static void conn_input(struct conn *c)
 {
 	size_t have = c->stash_len;
-	ssize_t r = 0, used;
+	ssize_t used;
+	int more;
 
 	memcpy(input, c->stash ? c->stash : input, have);
-	if (have < sizeof(input)) {
-		do
-			r = read(c->fd, input + have, sizeof(input) - have);
-		while (r < 0 && errno == EINTR);
-		if (r < 0 && errno != EAGAIN) {
-			conn_lost(c, is_reborn(c, errno));
-			return;
-		}
-		if (r == 0) {
-			conn_lost(c, false);
-			return;
-		}
-		r = MAX(r, (ssize_t)0);
-	}
-	have += (size_t)r;
+	more = read_more(c, &have);
+	if (more < 0)
+		return;
 	used = on_frames(c, input, have);
+	/* A frame is larger than one read takes: its end is most often here, too. */
+	if (more && used == 0 && !c->paused && have >= WIRE_HEADER) {
+		if (read_more(c, &have) < 0)
+			return;
+		used = on_frames(c, input, have);
+	}
 	if (used < 0 || stash(c, input + used, have - (size_t)used) < 0) {
 		conn_lost(c, false); /* nonsense: only this connection pays */
 		return;

@@ -15,6 +15,10 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 
+enum {
+	WRITE_AHEAD = WIRE_WINDOW_MAX - WIRE_WINDOW,
+};
+
 void file_describe(const struct stat *st, struct wire_file *ret)
 {
 	*ret = (struct wire_file){
@@ -213,8 +217,13 @@ void file_write(struct conn *c, uint32_t id, const struct wire_write *m)
 	ws->fd = -1;
 	ws->flags = m->flags;
 	r = open_target(c->a, m, ws);
-	if (r < 0)
+	if (r < 0) {
 		stream_end(&ws->s, -r, NULL);
+		return;
+	}
+	/* What comes is written at once and never kept: the host may be well ahead of us. */
+	ws->s.in_taken = WRITE_AHEAD;
+	stream_queue(&ws->s);
 }
 
 /* ---- directories ---- */

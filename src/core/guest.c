@@ -217,9 +217,10 @@ size_t guest_send(struct guest_call *c, const void *p, size_t n)
 	uint8_t *at = out_tail(c->g);
 
 	n = MIN(n, guest_sendable(c));
+	n = MIN(n, (size_t)WIRE_PAYLOAD_MAX);
 	if (!n)
 		return 0;
-	h.length = (uint32_t)n; /* the window is never larger than a frame */
+	h.length = (uint32_t)n;
 	wire_header_encode(&h, at);
 	memcpy(at + WIRE_HEADER, p, n);
 	c->g->out_len += WIRE_HEADER + n;
@@ -318,7 +319,7 @@ static int on_frame(struct guest *g, const struct wire_header *h, const uint8_t 
 			c->ops->eof(c->arg, c, h->chan);
 		return 0;
 	case WIRE_CREDIT:
-		if (h->chan != WIRE_IN || m.window.window > WIRE_WINDOW - c->send_left)
+		if (h->chan != WIRE_IN || m.window.window > WIRE_WINDOW_MAX - c->send_left)
 			return -EPROTO;
 		c->send_left += m.window.window;
 		if (c->ops->writable)

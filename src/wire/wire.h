@@ -15,7 +15,8 @@ enum {
 	WIRE_HEADER = 12,
 	WIRE_PAYLOAD_MAX = 65536,
 	WIRE_FRAME_MAX = WIRE_HEADER + WIRE_PAYLOAD_MAX,
-	WIRE_WINDOW = 65536, /* credit every host-to-guest channel starts with */
+	WIRE_WINDOW = 65536,      /* credit every host-to-guest channel starts with */
+	WIRE_WINDOW_MAX = 524288, /* and what it may grow to */
 };
 
 enum wire_chan {
@@ -139,7 +140,7 @@ struct wire_exited {
 
 enum {
 	WIRE_ATTACH_STDIN = 1, /* this stream feeds stdin; one stream at a time may */
-	WIRE_ATTACH_HOLD = 2,  /* nothing is lost to this reader: the program waits for it instead */
+	WIRE_ATTACH_HOLD = 2, /* nothing is lost to this reader: the program waits for it instead */
 };
 
 struct wire_attach {
