@@ -130,6 +130,7 @@ static void child_done(void *arg)
 	if (r < 0) {
 		undo_child(f, i, &e);
 	} else {
+		link_take(f->host, sb, &c->job.guest);
 		event_emit(&f->host->events, sb->tenant, sb->id, "sandbox.running",
 		           json_pack("{s:i, s:s, s:s, s:i, s:s, s:s}", "pid", (int)sb->pid, "ip",
 		                     "", "template", sb->spec.template, "boot_ms", (int)sb->boot_ms,

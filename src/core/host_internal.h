@@ -75,6 +75,7 @@ struct start_job {
 	char load[SNAPSHOT_ID_MAX + 1]; /* load this snapshot into image first; "": it is there */
 	struct engine_volume volumes[ENGINE_VOLUMES_MAX]; /* owned */
 	/* result */
+	struct guest *guest; /* owned, until link_take() */
 	pid_t pid;
 	uint64_t took_us;
 	int r;

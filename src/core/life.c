@@ -48,7 +48,8 @@ void start_job_run(struct start_job *j)
 			goto out;
 	}
 	memcpy(s.volumes, j->volumes, sizeof(s.volumes));
-	j->r = machine_start(&h->machines, &s, j->parent, j->generation, &info, &j->err);
+	j->r = machine_start_guest(&h->machines, &s, j->parent, j->generation, &info, &j->guest,
+	                           &j->err);
 	if (j->r == 0)
 		j->pid = info.pid;
 out:
@@ -61,6 +62,7 @@ void start_job_fini(struct start_job *j)
 {
 	engine_image_fini(&j->image);
 	volume_close_all(j->volumes);
+	guest_free(j->guest);
 }
 
 static void count_boot(struct host *h, uint64_t us)
@@ -184,6 +186,7 @@ static void create_done(void *arg)
 		create_undo(l, &e);
 		return;
 	}
+	link_take(h, sb, &l->job.guest);
 	h->stats.creates++;
 	count_boot(h, (mono_ns() - l->asked_ns) / 1000);
 	event_emit(&h->events, sb->tenant, sb->id, "sandbox.running",
@@ -581,6 +584,7 @@ static void wake_done(void *arg)
 		return;
 	}
 	fault_at("wake.running");
+	link_take(h, sb, &l->job.guest);
 	h->stats.wakes++;
 	host_touch(h, sb);
 	event_emit(&h->events, sb->tenant, sb->id, "sandbox.woken",

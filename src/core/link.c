@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/dict.h"
 #include "core/host_internal.h"
@@ -89,30 +90,47 @@ static void on_idle(void *arg)
 		loop_timer_set(l->sb->host->loop, &l->idle, mono_ms() + LINK_IDLE_MS);
 }
 
-static int connect_to(struct host *h, struct sandbox *sb, struct err *e)
+/* g is the link's from now on, or closed. */
+static int link_new(struct host *h, struct sandbox *sb, struct guest *g)
 {
 	struct link *l = calloc(1, sizeof(*l));
-	int r;
+	int r = -ENOMEM;
 
-	if (!l)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
-	r = machine_guest(&h->machines, sb->id, &l->g, e);
+	if (l) {
+		*l = (struct link){.sb = sb,
+		                   .g = g,
+		                   .io = {.fn = on_io, .arg = l},
+		                   .idle = {.fn = on_idle, .arg = l}};
+		r = loop_io_add(h->loop, &l->io, guest_fd(g), guest_events(g));
+	}
+	if (r == 0)
+		r = loop_timer_set(h->loop, &l->idle, mono_ms() + LINK_IDLE_MS);
 	if (r < 0) {
+		if (l)
+			loop_io_del(h->loop, &l->io);
+		guest_free(g);
 		free(l);
 		return r;
 	}
-	l->sb = sb;
-	l->io = (struct loop_io){.fn = on_io, .arg = l};
-	l->idle = (struct loop_timer){.fn = on_idle, .arg = l};
-	r = loop_io_add(h->loop, &l->io, guest_fd(l->g), guest_events(l->g));
-	if (r < 0) {
-		guest_free(l->g);
-		free(l);
-		return err_set(e, -r, "guest_silent", "cannot watch the agent of %s: %s", sb->id,
-		               strerror(-r));
-	}
 	sb->link = l;
 	return 0;
+}
+
+void link_take(struct host *h, struct sandbox *sb, struct guest **g)
+{
+	if (*g && !sb->link)
+		link_new(h, sb, take_ptr(*g));
+}
+
+static int connect_to(struct host *h, struct sandbox *sb, struct err *e)
+{
+	struct guest *g;
+	int r = machine_guest(&h->machines, sb->id, &g, e);
+
+	if (r == 0 && (r = link_new(h, sb, g)) < 0)
+		err_set(e, -r, "guest_silent", "cannot watch the agent of %s: %s", sb->id,
+		        strerror(-r));
+	return r;
 }
 
 struct use {

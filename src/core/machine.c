@@ -564,7 +564,7 @@ static void keep_books(void *arg)
  * written while it thinks about that: it has a cpu of its own, mostly.
  */
 static int introduce(int dir, const struct engine_machine *em, const struct machine_info *info,
-                     const struct engine_start *s, struct err *e)
+                     const struct engine_start *s, struct guest **ret, struct err *e)
 {
 	struct books books = {.dir = dir, .m = em, .info = info};
 	struct guest *g = NULL;
@@ -597,10 +597,15 @@ static int introduce(int dir, const struct engine_machine *em, const struct mach
 			    .path = wire_str(s->volumes[i].mount)};
 	guest_set_meanwhile(g, keep_books, &books);
 	r = guest_reborn_mount(g, &m, mounts, n, e);
-	guest_free(g);
 	if (books.r < 0)
-		return err_set(e, -books.r, "machine_dir", "cannot write the books of %s: %s",
-		               info->id, strerror(-books.r));
+		r = err_set(e, -books.r, "machine_dir", "cannot write the books of %s: %s",
+		            info->id, strerror(-books.r));
+	guest_set_meanwhile(g, NULL, NULL);
+	guest_set_deadline(g, 0);
+	if (r < 0)
+		guest_free(g);
+	else
+		*ret = g;
 	return r;
 }
 
@@ -656,6 +661,17 @@ int machine_prepare(struct machines *ms, const char *id, struct err *e)
 int machine_start(struct machines *ms, struct engine_start *s, const char *parent,
                   uint64_t generation, struct machine_info *info, struct err *e)
 {
+	struct guest *g = NULL;
+	int r = machine_start_guest(ms, s, parent, generation, info, &g, e);
+
+	guest_free(g);
+	return r;
+}
+
+int machine_start_guest(struct machines *ms, struct engine_start *s, const char *parent,
+                        uint64_t generation, struct machine_info *info, struct guest **ret,
+                        struct err *e)
+{
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	struct machine_info mine = {.generation = generation,
 	                            .memory_size = s->image->memory_size,
@@ -682,7 +698,7 @@ int machine_start(struct machines *ms, struct engine_start *s, const char *paren
 	}
 	mine.pid = m.pid;
 	mine.volumes_lost = m.volumes_lost;
-	r = introduce(dir, &m, &mine, s, e);
+	r = introduce(dir, &m, &mine, s, ret, e);
 	if (r < 0) {
 		machine_look(ms, s->id, &mine, NULL);
 		if (mine.end[0])

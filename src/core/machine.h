@@ -52,6 +52,10 @@ int machine_prepare(struct machines *ms, const char *id, struct err *e);
  */
 int machine_start(struct machines *ms, struct engine_start *s, const char *parent,
                   uint64_t generation, struct machine_info *info, struct err *e);
+/* The same, and the connection to its agent is the caller's. */
+int machine_start_guest(struct machines *ms, struct engine_start *s, const char *parent,
+                        uint64_t generation, struct machine_info *info, struct guest **ret,
+                        struct err *e);
 
 /* Looks without touching. */
 int machine_look(struct machines *ms, const char *id, struct machine_info *ret, struct err *e);

@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "core/host_internal.h"
 #include "layers/digest.h"
@@ -19,6 +21,7 @@
 enum {
 	WARM_MS = 10 * 60 * 1000, /* one command of a warm-up */
 	READY_MS = 60 * 1000,
+	PRELUDE_MAX = 32 * 1024, /* fits into a pipe */
 	MEMORY_MB_DEFAULT = 512,
 };
 
@@ -335,6 +338,85 @@ static int run_in(struct guest *g, const char *script, const char *cwd, uint64_t
 	               end.code, tail.text);
 }
 
+/* Watches for the end of a cell. */
+struct cell {
+	int said; /* eventfd */
+	char line[256];
+	size_t n;
+};
+
+static void watch_cell(void *arg, uint8_t chan, const void *p, size_t n)
+{
+	struct cell *c = arg;
+
+	for (const char *s = p; chan == WIRE_OUT && n; s++, n--) {
+		if (*s != '\n') {
+			if (c->n < sizeof(c->line) - 1)
+				c->line[c->n++] = *s;
+			continue;
+		}
+		c->line[c->n] = 0;
+		c->n = 0;
+		if (strstr(c->line, "\"done\""))
+			eventfd_write(c->said, 1);
+	}
+}
+
+static void leave_cell(void *arg, struct guest_call *call)
+{
+	guest_cancel(call); /* only our attachment: it runs on */
+}
+
+/*
+ * The resident interpreter of a template whose commands are cells: it has run the prelude when the
+ * machine is frozen, so every sandbox begins with it. Its stdin stays open.
+ */
+static int start_session(struct guest *g, const json_t *doc, struct err *e)
+{
+	AUTO(json_decrefp)
+	json_t *cell = json_pack("{s:s, s:s, s:b}", "id", "prelude", "code",
+	                         text_of(doc, "prelude", ""), "bake", 1);
+	autofree char *text = cell ? json_dumps(cell, JSON_COMPACT) : NULL, *frame = NULL;
+	char *argv[] = {"python3", "/usr/lib/panda/repl.py", "--session", "default", NULL};
+	autoclose int said = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), in = -1, out = -1;
+	struct cell watch = {.said = said};
+	struct guest_exec x = {.argv = argv,
+	                       .cwd = text_of(doc, "workdir", "/"),
+	                       .feed_stdin = true,
+	                       .output = watch_cell,
+	                       .wakeable = true,
+	                       .wake = leave_cell,
+	                       .wake_fd = said,
+	                       .arg = &watch};
+	struct guest_attach at = {0};
+	struct guest_exit end;
+	int pipe_fds[2], r;
+
+	if (!text || said < 0 || asprintf(&frame, "%zu\n%s", strlen(text), text) < 0 ||
+	    pipe2(pipe_fds, O_CLOEXEC) < 0)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	in = pipe_fds[0];
+	out = pipe_fds[1]; /* open until we are done: its end would be the interpreter's */
+	if (strlen(frame) > PRELUDE_MAX)
+		return err_set(e, E2BIG, "template_unusable", "its prelude is longer than %d bytes",
+		               PRELUDE_MAX);
+	r = io_write_full(out, frame, strlen(frame));
+	if (r < 0)
+		return err_set(e, -r, "no_memory", "cannot write to a pipe");
+	x.stdin_fd = in;
+	r = guest_exec_start(g, &x, &at.id, e);
+	if (r < 0)
+		return r;
+	guest_set_deadline(g, WARM_MS);
+	r = guest_exec_attach(g, &at, &x, &end, e);
+	guest_set_deadline(g, 0);
+	if (r == -ECANCELED)
+		return 0;
+	return r < 0 ? r
+	             : err_set(e, EIO, "template_unusable", "its interpreter ended with %d",
+	                       end.code);
+}
+
 /* Runs what the template asks for before it is frozen. */
 static int warm_up(struct bake *b, struct err *e)
 {
@@ -352,6 +434,8 @@ static int warm_up(struct bake *b, struct err *e)
 	json_array_foreach(json_object_get(b->doc, "warm"), i,
 	                   warm) if (r == 0 && json_is_string(warm)) r =
 	    run_in(g, json_string_value(warm), cwd, WARM_MS, e);
+	if (r == 0 && !strcmp(text_of(b->doc, "runner", "shell"), "python"))
+		r = start_session(g, b->doc, e);
 	if (r == 0 && ready && ready[0])
 		r = run_in(g, ready, cwd, READY_MS, e);
 	if (r == 0)
