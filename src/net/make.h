@@ -1,0 +1,81 @@
+/*
+ * net/make.h - namespaces: made, taken up again, unmade; and what we change on the host
+ * These calls block (a child process, the kernel's own locks); all but make_adopt() and the
+ * host_*() belong on a thread that does nothing else. A thread comes back in the namespace it was
+ * in, or not at all.
+ */
+#pragma once
+#include <stdint.h>
+
+#include "net/nl.h"
+
+#define TAP_NAME    "tap0"
+#define WAN_NAME    "wan0"
+#define HOST_PREFIX "pn" /* then the host's address in hex: no two can have the same name */
+
+enum {
+	MAKE_WHY = 200,
+	SNI_PORT = 8443, /* where the rules send connections whose server name is looked at */
+	LOG_GROUP = 1,
+	RELAY_MARK = 0x70616e64, /* on packets of our own that may leave a slot */
+	GUEST_ADDR = (int)0xac1fff02u,
+	GATEWAY_ADDR = (int)0xac1fff01u,
+};
+
+/* What the place in the pool and the configuration say. */
+struct make_plan {
+	int host_ns;
+	const char *nft;
+	uint32_t host, inner; /* addresses of the veth */
+	unsigned conns_max;
+	uint64_t up_kbit, down_kbit;
+};
+
+/* What a slot is made of; all fds, so it ends with the process. */
+struct make_kit {
+	int ns, tap;
+	int dns_udp, dns_tcp, sni;   /* listening inside */
+	struct mnl_socket *nf, *log; /* requests; what happens */
+};
+
+#define MAKE_KIT_NONE                     \
+	((struct make_kit){.ns = -1,      \
+	                   .tap = -1,     \
+	                   .dns_udp = -1, \
+	                   .dns_tcp = -1, \
+	                   .sni = -1,     \
+	                   .nf = NULL,    \
+	                   .log = NULL})
+
+/* why gets a sentence on failure. -EEXIST: somebody on this host has that place. */
+int make_slot(const struct make_plan *p, struct make_kit *ret, char why[MAKE_WHY]);
+
+/* From the tap of a living slot; the addresses tell its place. Takes tap on success. */
+int make_adopt(int host_ns, int tap, struct make_kit *ret, uint32_t *ret_inner, char why[MAKE_WHY]);
+
+/* Closes all; when it returns the host has no link and no connections of that slot any more. */
+void make_undo(const struct make_plan *p, struct make_kit *k);
+void make_close(struct make_kit *k); /* only closes */
+
+/* A socket in another namespace, from any thread. */
+int make_socket(int host_ns, int ns, int type, int *ret);
+
+/* nft -f - in the namespace of the calling thread. */
+int make_nft(const char *nft, const char *text, char why[MAKE_WHY]);
+
+/* Host: our tables, and forwarding of wan. */
+struct host {
+	const char *nft;
+	uint32_t base;
+	unsigned prefix;
+	char wan[16];      /* empty: none */
+	bool forward_ours; /* forwarding of wan was off before us */
+};
+
+int host_open(struct host *h, char why[MAKE_WHY]);
+void host_close(const struct host *h); /* when no slot of anybody is left on this host */
+
+/* Texts for nft; the caller frees. NULL: no memory. */
+char *rules_slot(const struct make_plan *p);
+char *rules_host(const struct host *h);
+char *rules_host_gone(const struct host *h);

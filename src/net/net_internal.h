@@ -1,0 +1,114 @@
+/*
+ * net/net_internal.h - what the files of this room share: net.c, names.c, relay.c, audit.c
+ */
+#pragma once
+#include "base/loop.h"
+#include "base/pool.h"
+#include "net/bucket.h"
+#include "net/make.h"
+#include "net/net.h"
+#include "net/policy.h"
+#include "net/range.h"
+#include "net/upstream.h"
+
+enum {
+	SEEN_MAX = 1024,   /* addresses a slot has resolved and may reach by name */
+	SEEN_GRACE_S = 60, /* an address stays open so long after its answer has ended */
+	SEEN_MIN_S = 120,
+	TTL_TOLD_MAX_S = 300, /* guests ask again after this, so that we see what they use */
+	ASKS_MAX = 64,        /* questions of a slot under way */
+	DNS_CONNS_MAX = 8,    /* of a slot, over TCP */
+	RELAYS_MAX = 512,     /* of a slot */
+	EVENTS_PER_S = 50,    /* of a slot, besides those the kernel limits */
+	EVENTS_BURST = 200,
+	/* What a slot's questions may carry outside: bits of names that were not in the cache. An
+	   ordinary name has 10 to 60. */
+	NAME_BITS_PER_S = 1000,
+	NAME_BITS_BURST = 32768,
+	NAME_BITS_MIN = 8,
+};
+
+/* An address the guest got for a name. In list mode its element in the sets ends at until_ms. */
+struct seen {
+	uint32_t addr;
+	uint64_t until_ms;
+	char *name;
+};
+
+struct ask;
+struct dns_conn;
+struct relay;
+
+struct net_slot {
+	struct net *net;
+	struct net_slot *next, **prev; /* ready or used */
+	uint32_t place;
+	struct make_plan plan;
+	struct make_kit kit;
+	char why[MAKE_WHY];
+	int error;
+
+	/* From here on: while it is used. */
+	bool used;
+	struct net_policy *policy;
+	void *owner;
+	struct loop_io udp_io, tcp_io, sni_io, log_io;
+	size_t n_seen;
+	struct seen *seen;
+	struct ask *asks;
+	unsigned n_asks;
+	struct dns_conn *dns_conns;
+	unsigned n_dns_conns;
+	struct relay *relays;
+	unsigned n_relays;
+	struct bucket names, bits, events;
+	uint64_t count_names, count_names_refused, count_names_limited, count_lost;
+};
+
+struct net {
+	struct loop *loop;
+	struct net_config config;
+	char *nft;
+	struct range *range;
+	struct host host;
+	int host_ns;
+	struct pool *maker, *breaker;
+	struct upstream *up;
+	struct nl_batch *batch;
+	struct net_policy *default_policy;
+	struct net_slot *ready, *used;
+	unsigned n_ready, n_used, n_making, jobs;
+	int last_error;
+	uint64_t retry_ms; /* after a failure nothing is made before this */
+	struct loop_timer retry;
+	struct loop_defer tell;
+	struct net_wait *waits, **waits_tail;
+	bool dying;
+};
+
+/* names.c: the resolver's ear in each slot. */
+int names_listen(struct net_slot *s);
+void names_stop(struct net_slot *s);
+
+/* The name an address was resolved from, or NULL. */
+const char *seen_name(const struct net_slot *s, uint32_t addr);
+/* Opens the address for the ports and remembers it. The caller's policy is a list. */
+int seen_add(struct net_slot *s, const char *name, const uint32_t *addrs, size_t n, uint32_t ttl_s);
+/* Whether the sets let this through now, by policy alone or by what was resolved. */
+bool seen_allows(const struct net_slot *s, uint32_t addr, uint16_t port);
+/* Puts what is still allowed into the batch; the sets were flushed in it. Forgets the rest. */
+void seen_refill(struct net_slot *s, struct nl_batch *b);
+void seen_clear(struct net_slot *s);
+
+/* relay.c: TLS connections whose server name is looked at. */
+int relay_listen(struct net_slot *s);
+void relay_stop(struct net_slot *s);
+void relay_recheck(struct net_slot *s); /* ends what the policy does not allow any more */
+
+/* audit.c: what the kernel tells. */
+int audit_listen(struct net_slot *s);
+void audit_stop(struct net_slot *s);
+/* Fills in time, slot and owner; limited per slot. */
+void audit_tell(struct net_slot *s, struct net_event *ev);
+/* Limited or not at all. */
+void audit_refused_name(struct net_slot *s, const char *name, const char *why, uint32_t addr);

@@ -1,0 +1,484 @@
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/netfilter/nf_tables.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netfilter/nfnetlink_conntrack.h>
+#include <linux/netfilter/nfnetlink_log.h>
+#include <netinet/in.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "net/nl_internal.h"
+
+enum {
+	BATCH_BYTES = 128 * 1024,
+	BATCH_SLACK = 512, /* more than one message needs */
+	/* A burst of refusals is summed up, not hoarded. */
+	LOG_RCVBUF = 128 * 1024,
+	LOG_COPY = 64,      /* bytes of each packet: both headers */
+	LOG_WAIT_10MS = 5,  /* the kernel collects for so long */
+	LOG_THRESHOLD = 32, /* or until there are so many */
+};
+
+static const char TABLE[] = "panda";
+
+struct nl_batch {
+	size_t n;
+	unsigned messages;
+	bool full;
+	char buf[BATCH_BYTES] __attribute__((aligned(8)));
+};
+
+int nl_batch_new(struct nl_batch **ret)
+{
+	struct nl_batch *b = malloc(sizeof(*b));
+
+	if (!b)
+		return -ENOMEM;
+	b->n = b->messages = 0;
+	b->full = false;
+	*ret = b;
+	return 0;
+}
+
+void nl_batch_free(struct nl_batch *b)
+{
+	free(b);
+}
+
+static struct nlmsghdr *nf_msg(char *buf, uint16_t type, uint16_t flags, uint8_t family,
+                               uint16_t res)
+{
+	struct nlmsghdr *h = mnl_nlmsg_put_header(buf);
+	struct nfgenmsg *g;
+
+	h->nlmsg_type = type;
+	h->nlmsg_flags = NLM_F_REQUEST | flags;
+	g = mnl_nlmsg_put_extra_header(h, sizeof(*g));
+	g->nfgen_family = family;
+	g->version = NFNETLINK_V0;
+	g->res_id = htons(res);
+	return h;
+}
+
+static struct nlmsghdr *batch_msg(struct nl_batch *b, uint16_t type, uint16_t flags,
+                                  const char *set)
+{
+	struct nlmsghdr *h;
+
+	if (b->n == 0) {
+		h = nf_msg(b->buf, NFNL_MSG_BATCH_BEGIN, 0, AF_UNSPEC, NFNL_SUBSYS_NFTABLES);
+		b->n = h->nlmsg_len;
+	}
+	if (sizeof(b->buf) - b->n < 2 * BATCH_SLACK) {
+		b->full = true;
+		return NULL;
+	}
+	h = nf_msg(b->buf + b->n, NFNL_SUBSYS_NFTABLES << 8 | type, flags, AF_INET, 0);
+	mnl_attr_put_strz(h, NFTA_SET_ELEM_LIST_TABLE, TABLE);
+	mnl_attr_put_strz(h, NFTA_SET_ELEM_LIST_SET, set);
+	return h;
+}
+
+static void batch_end(struct nl_batch *b, struct nlmsghdr *h)
+{
+	b->messages++;
+	h->nlmsg_seq = b->messages;
+	b->n += mnl_nlmsg_size(h->nlmsg_len - MNL_NLMSG_HDRLEN);
+}
+
+void nl_flush_set(struct nl_batch *b, const char *set)
+{
+	struct nlmsghdr *h = batch_msg(b, NFT_MSG_DELSETELEM, 0, set);
+
+	if (h)
+		batch_end(b, h);
+}
+
+static void put_elem(struct nlmsghdr *h, const void *key, uint16_t key_len, uint32_t flags,
+                     uint64_t timeout_ms)
+{
+	struct nlattr *e = mnl_attr_nest_start(h, NFTA_LIST_ELEM);
+	struct nlattr *k = mnl_attr_nest_start(h, NFTA_SET_ELEM_KEY);
+
+	mnl_attr_put(h, NFTA_DATA_VALUE, key_len, key);
+	mnl_attr_nest_end(h, k);
+	if (flags)
+		mnl_attr_put_u32(h, NFTA_SET_ELEM_FLAGS, htonl(flags));
+	if (timeout_ms)
+		mnl_attr_put_u64(h, NFTA_SET_ELEM_TIMEOUT, htobe64(timeout_ms));
+	mnl_attr_nest_end(h, e);
+}
+
+static void change(struct nl_batch *b, bool add, const char *set, const void *key, uint16_t key_len,
+                   uint64_t timeout_ms)
+{
+	struct nlmsghdr *h = batch_msg(b, add ? NFT_MSG_NEWSETELEM : NFT_MSG_DELSETELEM,
+	                               add ? NLM_F_CREATE : 0, set);
+	struct nlattr *list;
+
+	if (!h)
+		return;
+	list = mnl_attr_nest_start(h, NFTA_SET_ELEM_LIST_ELEMENTS);
+	put_elem(h, key, key_len, 0, timeout_ms);
+	mnl_attr_nest_end(h, list);
+	batch_end(b, h);
+}
+
+void nl_add_net(struct nl_batch *b, const char *set, uint32_t first, uint32_t last)
+{
+	struct nlmsghdr *h = batch_msg(b, NFT_MSG_NEWSETELEM, NLM_F_CREATE, set);
+	struct nlattr *list;
+	uint32_t key;
+
+	if (!h)
+		return;
+	list = mnl_attr_nest_start(h, NFTA_SET_ELEM_LIST_ELEMENTS);
+	key = htonl(first);
+	put_elem(h, &key, sizeof(key), 0, 0);
+	if (last != UINT32_MAX) { /* one that goes to the end has no end */
+		key = htonl(last + 1);
+		put_elem(h, &key, sizeof(key), NFT_SET_ELEM_INTERVAL_END, 0);
+	}
+	mnl_attr_nest_end(h, list);
+	batch_end(b, h);
+}
+
+struct key_port {
+	uint32_t addr;
+	uint16_t port, pad; /* each part of a joined key fills four bytes */
+};
+
+void nl_add_addr(struct nl_batch *b, const char *set, uint32_t addr, uint64_t timeout_ms)
+{
+	uint32_t key = htonl(addr);
+
+	change(b, true, set, &key, sizeof(key), timeout_ms);
+}
+
+void nl_add_addr_port(struct nl_batch *b, const char *set, uint32_t addr, uint16_t port,
+                      uint64_t timeout_ms)
+{
+	struct key_port key = {.addr = htonl(addr), .port = htons(port)};
+
+	change(b, true, set, &key, sizeof(key), timeout_ms);
+}
+
+void nl_del_addr(struct nl_batch *b, const char *set, uint32_t addr)
+{
+	uint32_t key = htonl(addr);
+
+	change(b, false, set, &key, sizeof(key), 0);
+}
+
+void nl_del_addr_port(struct nl_batch *b, const char *set, uint32_t addr, uint16_t port)
+{
+	struct key_port key = {.addr = htonl(addr), .port = htons(port)};
+
+	change(b, false, set, &key, sizeof(key), 0);
+}
+
+/* What the kernel had to say about the batch is there when send returns; without a word it went
+ * well. */
+static int batch_result(struct mnl_socket *nf)
+{
+	char buf[NL_BUF] __attribute__((aligned(8)));
+	int first = 0;
+
+	for (;;) {
+		ssize_t n = mnl_socket_recvfrom(nf, buf, sizeof(buf));
+		struct nlmsghdr *h = (struct nlmsghdr *)buf;
+		int left;
+
+		if (n < 0) {
+			if (errno == EAGAIN)
+				return first;
+			if (errno == EINTR)
+				continue;
+			return first ? first : -errno;
+		}
+		left = (int)n;
+		for (; mnl_nlmsg_ok(h, left); h = mnl_nlmsg_next(h, &left)) {
+			const struct nlmsgerr *err = mnl_nlmsg_get_payload(h);
+
+			if (h->nlmsg_type == NLMSG_ERROR && err->error && !first)
+				first = err->error;
+		}
+	}
+}
+
+int nl_commit(struct nl_batch *b, struct mnl_socket *nf)
+{
+	struct nlmsghdr *h;
+	int r = 0;
+
+	if (b->full) {
+		r = -E2BIG;
+	} else if (b->messages) {
+		h = nf_msg(b->buf + b->n, NFNL_MSG_BATCH_END, 0, AF_UNSPEC, NFNL_SUBSYS_NFTABLES);
+		b->n += h->nlmsg_len;
+		r = mnl_socket_sendto(nf, b->buf, b->n) < 0 ? -errno : batch_result(nf);
+	}
+	b->n = b->messages = 0;
+	b->full = false;
+	return r;
+}
+
+struct counter {
+	uint64_t packets, bytes;
+	bool found;
+};
+
+static int counter_cb(const struct nlmsghdr *h, void *arg)
+{
+	struct counter *c = arg;
+	struct nlattr *a, *d;
+
+	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg))
+	{
+		if (mnl_attr_get_type(a) != NFTA_OBJ_DATA)
+			continue;
+		mnl_attr_for_each_nested(d, a)
+		{
+			if (mnl_attr_get_payload_len(d) != 8)
+				continue;
+			if (mnl_attr_get_type(d) == NFTA_COUNTER_BYTES)
+				c->bytes = be64toh(mnl_attr_get_u64(d));
+			if (mnl_attr_get_type(d) == NFTA_COUNTER_PACKETS)
+				c->packets = be64toh(mnl_attr_get_u64(d));
+		}
+		c->found = true;
+	}
+	return MNL_CB_OK;
+}
+
+int nl_counter(struct mnl_socket *nf, uint8_t family, const char *table, const char *name,
+               uint64_t *ret_packets, uint64_t *ret_bytes)
+{
+	char buf[NL_BUF] __attribute__((aligned(8)));
+	struct counter c = {0};
+	struct nlmsghdr *h;
+	int r;
+
+	h = nf_msg(buf, NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETOBJ, NLM_F_ACK, family, 0);
+	mnl_attr_put_strz(h, NFTA_OBJ_TABLE, table);
+	mnl_attr_put_strz(h, NFTA_OBJ_NAME, name);
+	mnl_attr_put_u32(h, NFTA_OBJ_TYPE, htonl(NFT_OBJECT_COUNTER));
+	r = nl_talk(nf, h, counter_cb, &c);
+	if (r < 0)
+		return r;
+	if (!c.found)
+		return -ENOENT;
+	if (ret_packets)
+		*ret_packets = c.packets;
+	if (ret_bytes)
+		*ret_bytes = c.bytes;
+	return 0;
+}
+
+static void parse_tuple(const struct nlattr *tuple, uint32_t *src, uint32_t *dst, uint8_t *proto,
+                        uint16_t *sport, uint16_t *dport)
+{
+	struct nlattr *a, *b;
+
+	mnl_attr_for_each_nested(a, tuple)
+	{
+		mnl_attr_for_each_nested(b, a)
+		{
+			unsigned type = mnl_attr_get_type(b), len = mnl_attr_get_payload_len(b);
+
+			if (mnl_attr_get_type(a) == CTA_TUPLE_IP && len == 4) {
+				if (type == CTA_IP_V4_SRC)
+					*src = ntohl(mnl_attr_get_u32(b));
+				else if (type == CTA_IP_V4_DST)
+					*dst = ntohl(mnl_attr_get_u32(b));
+			} else if (mnl_attr_get_type(a) == CTA_TUPLE_PROTO) {
+				if (type == CTA_PROTO_NUM && len == 1)
+					*proto = mnl_attr_get_u8(b);
+				else if ((type == CTA_PROTO_SRC_PORT ||
+				          type == CTA_PROTO_ICMP_ID) &&
+				         len == 2)
+					*sport = ntohs(mnl_attr_get_u16(b));
+				else if (type == CTA_PROTO_DST_PORT && len == 2)
+					*dport = ntohs(mnl_attr_get_u16(b));
+			}
+		}
+	}
+}
+
+static uint64_t parse_bytes(const struct nlattr *counters)
+{
+	struct nlattr *a;
+
+	mnl_attr_for_each_nested(a, counters)
+	{
+		if (mnl_attr_get_type(a) == CTA_COUNTERS_BYTES && mnl_attr_get_payload_len(a) == 8)
+			return be64toh(mnl_attr_get_u64(a));
+	}
+	return 0;
+}
+
+int nl_parse_flow(const struct nlmsghdr *h, struct nl_flow *ret)
+{
+	struct nl_flow f = {0};
+	uint32_t reply_dst;
+	uint16_t rs, rd;
+	uint8_t proto = 0;
+	struct nlattr *a;
+
+	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg))
+	{
+		switch (mnl_attr_get_type(a)) {
+		case CTA_TUPLE_ORIG:
+			parse_tuple(a, &f.src, &f.dst, &f.proto, &f.sport, &f.dport);
+			break;
+		case CTA_TUPLE_REPLY:
+			parse_tuple(a, &f.reply_src, &reply_dst, &proto, &rs, &rd);
+			break;
+		case CTA_COUNTERS_ORIG:
+			f.bytes_up = parse_bytes(a);
+			break;
+		case CTA_COUNTERS_REPLY:
+			f.bytes_down = parse_bytes(a);
+			break;
+		}
+	}
+	if (!f.proto || !f.dst)
+		return -EBADMSG;
+	*ret = f;
+	return 0;
+}
+
+static int count_cb(const struct nlmsghdr *h, void *arg)
+{
+	struct nlattr *a;
+
+	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg))
+	{
+		if (mnl_attr_get_type(a) == CTA_STATS_GLOBAL_ENTRIES)
+			*(uint32_t *)arg = ntohl(mnl_attr_get_u32(a));
+	}
+	return MNL_CB_OK;
+}
+
+int nl_flow_count(struct mnl_socket *nf, uint32_t *ret)
+{
+	char buf[NL_BUF] __attribute__((aligned(8)));
+	struct nlmsghdr *h = nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET_STATS,
+	                            NLM_F_ACK, AF_INET, 0);
+
+	return nl_talk(nf, h, count_cb, ret);
+}
+
+struct cutter {
+	bool (*cut)(void *arg, const struct nl_flow *f);
+	void *arg;
+	size_t n, max;
+	struct nlattr **tuples;
+	int error;
+};
+
+static int cut_cb(const struct nlmsghdr *h, void *arg)
+{
+	struct cutter *c = arg;
+	struct nl_flow f;
+	struct nlattr *a;
+
+	if (c->error || nl_parse_flow(h, &f) < 0 || !c->cut(c->arg, &f))
+		return MNL_CB_OK;
+	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg))
+	{
+		struct nlattr *copy;
+
+		if (mnl_attr_get_type(a) != CTA_TUPLE_ORIG)
+			continue;
+		if (c->n == c->max) {
+			size_t max = c->max ? 2 * c->max : 64;
+			struct nlattr **p = reallocarray(c->tuples, max, sizeof(*p));
+
+			if (!p) {
+				c->error = -ENOMEM;
+				break;
+			}
+			c->tuples = p;
+			c->max = max;
+		}
+		copy = malloc(a->nla_len);
+		if (!copy) {
+			c->error = -ENOMEM;
+			break;
+		}
+		memcpy(copy, a, a->nla_len);
+		c->tuples[c->n++] = copy;
+		break;
+	}
+	return MNL_CB_OK;
+}
+
+int nl_flow_cut(struct mnl_socket *nf, bool (*cut)(void *arg, const struct nl_flow *f), void *arg)
+{
+	char buf[NL_BUF] __attribute__((aligned(8)));
+	struct cutter c = {.cut = cut, .arg = arg};
+	struct nlmsghdr *h;
+	int r;
+
+	h = nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, NLM_F_DUMP, AF_INET, 0);
+	r = nl_talk(nf, h, cut_cb, &c);
+	if (r == 0)
+		r = c.error;
+	for (size_t i = 0; i < c.n; i++) {
+		int d;
+
+		if (r == 0) {
+			h = nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE,
+			           NLM_F_ACK, AF_INET, 0);
+			mnl_attr_put(h, CTA_TUPLE_ORIG | NLA_F_NESTED,
+			             mnl_attr_get_payload_len(c.tuples[i]),
+			             mnl_attr_get_payload(c.tuples[i]));
+			d = nl_talk(nf, h, NULL, NULL);
+			if (d < 0 && d != -ENOENT) /* it may have ended by itself */
+				r = d;
+		}
+		free(c.tuples[i]);
+	}
+	free(c.tuples);
+	return r < 0 ? r : (int)c.n;
+}
+
+static int log_config(struct mnl_socket *nf, uint16_t group, uint8_t family,
+                      const struct nfulnl_msg_config_cmd *cmd,
+                      const struct nfulnl_msg_config_mode *mode)
+{
+	char buf[NL_BUF] __attribute__((aligned(8)));
+	struct nlmsghdr *h =
+	    nf_msg(buf, NFNL_SUBSYS_ULOG << 8 | NFULNL_MSG_CONFIG, NLM_F_ACK, family, group);
+
+	if (cmd)
+		mnl_attr_put(h, NFULA_CFG_CMD, sizeof(*cmd), cmd);
+	if (mode) {
+		mnl_attr_put(h, NFULA_CFG_MODE, sizeof(*mode), mode);
+		mnl_attr_put_u32(h, NFULA_CFG_TIMEOUT, htonl(LOG_WAIT_10MS));
+		mnl_attr_put_u32(h, NFULA_CFG_QTHRESH, htonl(LOG_THRESHOLD));
+	}
+	return nl_talk(nf, h, NULL, NULL);
+}
+
+int nl_listen(struct mnl_socket *nf, uint16_t group)
+{
+	struct nfulnl_msg_config_cmd bind = {.command = NFULNL_CFG_CMD_BIND};
+	struct nfulnl_msg_config_mode mode = {.copy_range = htonl(LOG_COPY),
+	                                      .copy_mode = NFULNL_COPY_PACKET};
+	int fd = mnl_socket_get_fd(nf), size = LOG_RCVBUF, destroy = NFNLGRP_CONNTRACK_DESTROY, r;
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size,
+	           sizeof(size)); /* what it is now would do, too */
+	r = log_config(nf, group, AF_UNSPEC, &bind, NULL);
+	if (r < 0)
+		return r;
+	r = log_config(nf, group, AF_UNSPEC, NULL, &mode);
+	if (r < 0)
+		return r;
+	if (mnl_socket_setsockopt(nf, NETLINK_ADD_MEMBERSHIP, &destroy, sizeof(destroy)) < 0)
+		return -errno;
+	return 0;
+}

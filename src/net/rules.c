@@ -1,0 +1,233 @@
+#include <arpa/inet.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "net/addr.h"
+#include "net/make.h"
+
+/*
+ * The rules of a slot never change while it lives: a policy is what is in the four sets.
+ *   nets, nets_port    from the policy: addresses and networks; all of IPv4 when it is open
+ *   names, names_port  put there by the resolver, for as long as the answer is good
+ * A packet that belongs to a connection costs one lookup of its state; all else is for the first
+ * one.
+ */
+static const char SLOT[] =
+    "table netdev panda {\n"
+    "	counter odd { }\n"
+    "	chain guest {\n"
+    "		type filter hook ingress device \"" TAP_NAME "\" priority -500; policy drop;\n"
+    "		ether saddr 06:00:ac:1f:ff:02 ether daddr 06:00:ac:1f:ff:01 ether type ip"
+    " ip saddr 172.31.255.2 ip hdrlength 5 ip frag-off & 0x3fff == 0 ip protocol { tcp, udp }"
+    " accept\n"
+    "		ether saddr 06:00:ac:1f:ff:02 ether daddr 06:00:ac:1f:ff:01 ether type ip"
+    " ip saddr 172.31.255.2 ip hdrlength 5 ip frag-off & 0x3fff == 0 icmp type echo-request"
+    " accept\n"
+    /* Whoever asks for the gateway gets an answer; we never ask, so we believe nothing. */
+    "		ether saddr 06:00:ac:1f:ff:02 ether type arp arp operation request"
+    " arp saddr ether 06:00:ac:1f:ff:02 arp saddr ip 172.31.255.2 arp daddr ip 172.31.255.1"
+    " limit rate 50/second burst 50 packets accept\n"
+    /* What every kernel says when a link comes up is dropped, but no news. */
+    "		ether type ip6 counter name \"odd\" drop\n"
+    "		ether type arp counter name \"odd\" drop\n"
+    "		limit rate 5/second burst 20 packets log group 1 prefix \"odd\" snaplen 64\n"
+    "		counter name \"odd\" drop\n"
+    "	}\n"
+    "}\n"
+    "table ip panda {\n"
+    "	counter up { }\n"
+    "	counter down { }\n"
+    "	counter refused { }\n"
+    "	set closed { type ipv4_addr; flags interval; elements = { %s } }\n"
+    "	set nets { type ipv4_addr; flags interval; }\n"
+    "	set nets_port { type ipv4_addr . inet_service; }\n"
+    "	set names { type ipv4_addr; size 8192; flags timeout; }\n"
+    "	set names_port { type ipv4_addr . inet_service; size 8192; flags timeout; }\n"
+    "	chain pre {\n"
+    "		type nat hook prerouting priority dstnat; policy accept;\n"
+    "		iifname != \"" TAP_NAME "\" accept\n"
+    "		tcp dport != 443 accept\n"
+    "		ip daddr @nets accept\n"
+    "		ip daddr . tcp dport @nets_port accept\n"
+    "		ip daddr @names redirect to :8443\n"
+    "		ip daddr . tcp dport @names_port redirect to :8443\n"
+    "	}\n"
+    "	chain post {\n"
+    "		type nat hook postrouting priority srcnat; policy accept;\n"
+    "		oifname \"" WAN_NAME "\" ip saddr 172.31.255.2 snat to %s\n"
+    "	}\n"
+    "	chain forward {\n"
+    "		type filter hook forward priority filter; policy drop;\n"
+    "		iifname \"" WAN_NAME "\" oifname \"" TAP_NAME
+    "\" ct state established,related counter name \"down\" accept\n"
+    "		iifname \"" TAP_NAME "\" oifname \"" WAN_NAME "\" goto out\n"
+    "	}\n"
+    "	chain out {\n"
+    "		ct state established counter name \"up\" accept\n"
+    /* A connection from an earlier life, or one that was cut: it ends here and now. */
+    "		ct state invalid meta l4proto tcp counter name \"refused\" reject with tcp reset\n"
+    "		ct state != new counter name \"refused\" drop\n"
+    "		ip daddr @closed goto closed_range\n"
+    /* Names come from our resolver alone. */
+    "		meta l4proto { tcp, udp } th dport { 53, 853 } goto refuse\n"
+    "		ct count over %u goto limit\n"
+    "		ip daddr @nets goto allow\n"
+    "		ip daddr . th dport @nets_port goto allow\n"
+    /* The name in a QUIC hello cannot be seen; without it clients take TCP. */
+    "		udp dport 443 goto refuse\n"
+    "		ip daddr @names goto allow\n"
+    "		ip daddr . th dport @names_port goto allow\n"
+    "		goto refuse\n"
+    "	}\n"
+    "	chain allow {\n"
+    "		limit rate 100/second burst 200 packets log group 1 prefix \"allow\" snaplen 64\n"
+    "		counter name \"up\" accept\n"
+    "	}\n"
+    "	chain refuse {\n"
+    "		limit rate 50/second burst 100 packets log group 1 prefix \"policy\" snaplen 64\n"
+    "		goto say_no\n"
+    "	}\n"
+    "	chain closed_range {\n"
+    "		limit rate 50/second burst 100 packets log group 1 prefix \"closed_range\" snaplen "
+    "64\n"
+    "		goto say_no\n"
+    "	}\n"
+    "	chain limit {\n"
+    "		limit rate 10/second burst 20 packets log group 1 prefix \"rate\" snaplen 64\n"
+    "		goto say_no\n"
+    "	}\n"
+    "	chain say_no {\n"
+    "		counter name \"refused\"\n"
+    "		meta l4proto tcp reject with tcp reset\n"
+    "		limit rate 50/second burst 50 packets reject with icmp type admin-prohibited\n"
+    "		drop\n"
+    "	}\n"
+    "	chain input {\n"
+    "		type filter hook input priority filter; policy drop;\n"
+    "		iifname \"" WAN_NAME "\" ct state established counter name \"down\" accept\n"
+    "		iifname \"" WAN_NAME "\" ct state related accept\n"
+    "		iifname != \"" TAP_NAME "\" drop\n"
+    "		ip daddr != 172.31.255.1 goto closed_range\n"
+    "		udp dport 53 limit rate 1000/second burst 1000 packets accept\n"
+    "		udp dport 53 drop\n"
+    "		ct state established accept\n"
+    "		ct state invalid meta l4proto tcp reject with tcp reset\n"
+    "		ct state != new drop\n"
+    "		icmp type echo-request limit rate 20/second burst 20 packets accept\n"
+    "		icmp type echo-request drop\n"
+    "		ct count over %u goto limit\n"
+    "		tcp dport 53 accept\n"
+    "		tcp dport 8443 ct status dnat accept\n"
+    "		goto closed_range\n"
+    "	}\n"
+    "	chain output {\n"
+    "		type filter hook output priority filter; policy drop;\n"
+    "		oifname \"" TAP_NAME "\" ip daddr 172.31.255.2 accept\n"
+    "		oifname != \"" WAN_NAME "\" drop\n"
+    "		ip daddr @closed drop\n"
+    "		ct state established counter name \"up\" accept\n"
+    "		meta mark 0x70616e64 counter name \"up\" accept\n"
+    "	}\n"
+    "}\n";
+
+/*
+ * Of the host: what comes from a slot may go out to public addresses, nowhere else, and not to the
+ * host. The second fence: the first is in the slot's own namespace.
+ */
+static const char HOST[] =
+    "table inet panda_net\n"
+    "delete table inet panda_net\n"
+    "table inet panda_net {\n"
+    "	set closed { type ipv4_addr; flags interval; elements = { %s } }\n"
+    "	chain forward {\n"
+    "		type filter hook forward priority -10; policy accept;\n"
+    "		iifname \"" HOST_PREFIX "*\" goto from_slot\n"
+    "		oifname \"" HOST_PREFIX "*\" ct state established,related accept\n"
+    "		oifname \"" HOST_PREFIX "*\" drop\n"
+    "	}\n"
+    "	chain from_slot {\n"
+    "		meta nfproto != ipv4 drop\n"
+    "		oifname \"" HOST_PREFIX "*\" drop\n"
+    "		ip daddr @closed drop\n"
+    "		accept\n"
+    "	}\n"
+    "	chain input {\n"
+    "		type filter hook input priority -10; policy accept;\n"
+    "		iifname \"" HOST_PREFIX "*\" drop\n"
+    "	}\n"
+    "}\n"
+    "table ip %s\n"
+    "delete table ip %s\n"
+    "table ip %s {\n"
+    "	chain post {\n"
+    "		type nat hook postrouting priority srcnat; policy accept;\n"
+    "		ip saddr %s/%u oifname != \"" HOST_PREFIX "*\" masquerade\n"
+    "	}\n"
+    "}\n";
+
+static char *format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+static char *format(const char *fmt, ...)
+{
+	char *text;
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vasprintf(&text, fmt, ap);
+	va_end(ap);
+	return n < 0 ? NULL : text;
+}
+
+static char *closed_list(void)
+{
+	char *list = strdup("");
+
+	for (size_t i = 0; i < addr_n_closed_ranges && list; i++) {
+		autofree char *old = list;
+
+		list = format("%s%s%s", old, i ? ", " : "", addr_closed_ranges[i].net);
+	}
+	return list;
+}
+
+char *rules_slot(const struct make_plan *p)
+{
+	autofree char *closed = closed_list();
+	char inner[ADDR_TEXT];
+
+	if (!closed)
+		return NULL;
+	addr_text(p->inner, inner);
+	return format(SLOT, closed, inner, p->conns_max, p->conns_max);
+}
+
+static void nat_table(const struct host *h, char ret[40])
+{
+	snprintf(ret, 40, "panda_nat_%08x_%u", h->base, h->prefix);
+}
+
+char *rules_host(const struct host *h)
+{
+	autofree char *closed = closed_list();
+	char nat[40], base[ADDR_TEXT];
+
+	if (!closed)
+		return NULL;
+	nat_table(h, nat);
+	addr_text(h->base, base);
+	return format(HOST, closed, nat, nat, nat, base, h->prefix);
+}
+
+char *rules_host_gone(const struct host *h)
+{
+	char nat[40];
+
+	nat_table(h, nat);
+	/* Named first, so that deleting never fails. */
+	return format("table inet panda_net\ndelete table inet panda_net\n"
+	              "table ip %s\ndelete table ip %s\n"
+	              "table inet panda_fwd\ndelete table inet panda_fwd\n",
+	              nat, nat);
+}

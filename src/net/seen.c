@@ -1,0 +1,158 @@
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "net/net_internal.h"
+
+/* name NULL: any of that address, the one that lives longest. */
+static struct seen *find(const struct net_slot *s, uint32_t addr, const char *name)
+{
+	struct seen *best = NULL;
+
+	for (size_t i = 0; i < s->n_seen; i++) {
+		struct seen *e = &s->seen[i];
+
+		if (e->addr != addr || (name && strcmp(e->name, name) != 0))
+			continue;
+		if (!best || e->until_ms > best->until_ms)
+			best = e;
+	}
+	return best;
+}
+
+const char *seen_name(const struct net_slot *s, uint32_t addr)
+{
+	struct seen *e = find(s, addr, NULL);
+
+	return e ? e->name : NULL;
+}
+
+/* A free place: of one that has ended, else of the one that ends first. */
+static struct seen *place(struct net_slot *s, uint64_t now)
+{
+	struct seen *first = NULL;
+
+	if (!s->seen) {
+		s->seen = calloc(SEEN_MAX, sizeof(*s->seen));
+		if (!s->seen)
+			return NULL;
+	}
+	if (s->n_seen < SEEN_MAX)
+		return &s->seen[s->n_seen++];
+	for (size_t i = 0; i < s->n_seen; i++) {
+		if (s->seen[i].until_ms <= now)
+			return &s->seen[i];
+		if (!first || s->seen[i].until_ms < first->until_ms)
+			first = &s->seen[i];
+	}
+	return first;
+}
+
+static void put(struct nl_batch *b, uint32_t addr, const uint16_t *ports, size_t n, bool renew,
+                uint64_t ms)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (ports[i] == 0) {
+			if (renew)
+				nl_del_addr(b, "names", addr);
+			nl_add_addr(b, "names", addr, ms);
+		} else {
+			if (renew)
+				nl_del_addr_port(b, "names_port", addr, ports[i]);
+			nl_add_addr_port(b, "names_port", addr, ports[i], ms);
+		}
+	}
+}
+
+/*
+ * Kernels before 6.12 do not move the end of an element that is added again, so it is deleted in
+ * the same transaction. Ours and the kernel's idea of what is there may differ by a moment: then
+ * without deleting.
+ */
+static int open_addrs(struct net_slot *s, const char *name, const uint32_t *addrs, size_t n,
+                      uint64_t ms, bool renew)
+{
+	uint16_t ports[POLICY_PORTS_MAX];
+	size_t n_ports = policy_ports(s->policy, name, ports);
+	uint64_t now = loop_now_ms(s->net->loop);
+
+	for (size_t i = 0; i < n; i++) {
+		struct seen *e = find(s, addrs[i], NULL);
+		bool there = e && e->until_ms > now;
+
+		put(s->net->batch, addrs[i], ports, n_ports, renew && there, ms);
+	}
+	return nl_commit(s->net->batch, s->kit.nf);
+}
+
+int seen_add(struct net_slot *s, const char *name, const uint32_t *addrs, size_t n, uint32_t ttl_s)
+{
+	uint64_t now = loop_now_ms(s->net->loop);
+	uint64_t ms = (MAX(ttl_s, (uint32_t)SEEN_MIN_S) + SEEN_GRACE_S) * 1000ull;
+	int r;
+
+	if (s->policy->mode == NET_LIST) {
+		r = open_addrs(s, name, addrs, n, ms, true);
+		if (r == -ENOENT)
+			r = open_addrs(s, name, addrs, n, ms, false);
+		if (r < 0)
+			return r;
+	}
+	for (size_t i = 0; i < n; i++) {
+		struct seen *e = find(s, addrs[i], name);
+		char *copy;
+
+		if (e) {
+			e->until_ms = now + ms;
+			continue;
+		}
+		copy = strdup(name);
+		e = copy ? place(s, now) : NULL;
+		if (!copy || !e) {
+			free(copy);
+			return -ENOMEM;
+		}
+		free(e->name);
+		*e = (struct seen){.addr = addrs[i], .until_ms = now + ms, .name = copy};
+	}
+	return 0;
+}
+
+bool seen_allows(const struct net_slot *s, uint32_t addr, uint16_t port)
+{
+	if (policy_allows_addr(s->policy, addr, port))
+		return true;
+	for (size_t i = 0; i < s->n_seen; i++)
+		if (s->seen[i].addr == addr && policy_allows_name(s->policy, s->seen[i].name, port))
+			return true;
+	return false;
+}
+
+void seen_refill(struct net_slot *s, struct nl_batch *b)
+{
+	uint64_t now = loop_now_ms(s->net->loop);
+	size_t kept = 0;
+
+	for (size_t i = 0; i < s->n_seen; i++) {
+		struct seen e = s->seen[i];
+		uint16_t ports[POLICY_PORTS_MAX];
+		size_t n = policy_ports(s->policy, e.name, ports);
+
+		if (n == 0 || e.until_ms <= now) {
+			free(e.name);
+			continue;
+		}
+		if (s->policy->mode == NET_LIST)
+			put(b, e.addr, ports, n, false, e.until_ms - now);
+		s->seen[kept++] = e;
+	}
+	s->n_seen = kept;
+}
+
+void seen_clear(struct net_slot *s)
+{
+	for (size_t i = 0; i < s->n_seen; i++)
+		free(s->seen[i].name);
+	free(s->seen);
+	s->seen = NULL;
+	s->n_seen = 0;
+}
