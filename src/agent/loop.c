@@ -78,14 +78,12 @@ static void bury(struct agent *a)
 
 /*
  * The first child is reaped at once, since somebody waits for its answer; using up the signal and
- * looking for more children comes after the answer was written.
+ * looking for more children comes after the answer was written. Its pipes go first: one that is
+ * seen to be hung up and empty need not be read again.
  */
 static void sigchld(struct source *s, uint32_t events)
 {
-	struct agent *a = container_of(s, struct agent, sig);
-
-	exec_reap(a);
-	a->reap_rest = true;
+	container_of(s, struct agent, sig)->reap_rest = true;
 }
 
 static void reap_rest(struct agent *a)
@@ -164,6 +162,8 @@ int agent_run(struct agent *a)
 
 			s->ready(s, ev[i].events);
 		}
+		if (a->reap_rest)
+			exec_reap(a);
 		/* With a timeout pending, the clock is asked only when it may matter. */
 		if (a->n_timed && (n == 0 || timeout == 0))
 			exec_check_timeouts(a);
