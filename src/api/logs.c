@@ -27,10 +27,13 @@ enum {
 
 static int open_console(struct host *h, const char *id, struct stat *st)
 {
+	const struct sandbox *sb = host_find(h, NULL, id);
 	char path[SANDBOX_ID + 32];
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/console.log", id);
+	if (!sb)
+		return -1;
+	snprintf(path, sizeof(path), "%s/console.log", sb->machine);
 	fd = openat(h->machines.dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	if (fd >= 0 && fstat(fd, st) < 0) {
 		close(fd);

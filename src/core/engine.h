@@ -105,6 +105,7 @@ void engine_machine_fini(struct engine_machine *m);
 
 struct engine_start {
 	const char *id;
+	const char *hostname; /* what its guest is called; NULL: as its id */
 	int dirfd; /* empty directory for it; borrowed */
 	const struct engine_image *image;
 	uint64_t memory_limit;    /* of the whole machine process; 0: its size and some room */

@@ -24,6 +24,7 @@ struct fork {
 	void (*done)(void *arg, const struct err *e, struct host_forked *f);
 	void *arg;
 	char parent[SANDBOX_ID + 1], tenant[TENANT_MAX + 1];
+	char machine[SANDBOX_ID + 1]; /* of the parent, once its turn has come */
 	json_t *volumes;
 	struct volume_sources *sources; /* NULL: no volume to be copied */
 	struct engine_image image;
@@ -63,7 +64,7 @@ static void undo_child(struct fork *f, size_t i, const struct err *e)
 	f->children[i].sb = NULL;
 	volume_drop_clones(f->host, sb->id);
 	if (f->children[i].job.prepared && f->children[i].job.r == 0)
-		machine_remove(&f->host->machines, sb->id, NULL);
+		machine_remove(&f->host->machines, sb->machine, NULL);
 	record_delete(sb, NULL);
 	sb->state = SANDBOX_KILLING;
 	op_end(&f->children[i].op);
@@ -123,7 +124,7 @@ static void child_done(void *arg)
 			r = sandbox_enter(sb, SANDBOX_RUNNING, &e);
 		if (r < 0) {
 			sandbox_unwatch(sb);
-			machine_remove(&f->host->machines, sb->id, NULL);
+			machine_remove(&f->host->machines, sb->machine, NULL);
 			c->job.prepared = false;
 		}
 	}
@@ -160,9 +161,9 @@ static void seal_work(void *arg)
 	struct machines *ms = &f->host->machines;
 	struct engine_snapshot_info info = {0};
 
-	f->r = f->sources ? machine_snapshot_with(ms, f->parent, clone_volumes, f, &f->image, &info,
-	                                          &f->err)
-	                  : machine_snapshot(ms, f->parent, &f->image, &info, &f->err);
+	f->r = f->sources ? machine_snapshot_with(ms, f->machine, clone_volumes, f, &f->image,
+	                                          &info, &f->err)
+	                  : machine_snapshot(ms, f->machine, &f->image, &info, &f->err);
 	f->stop_ns = info.stop_ns;
 	fault_at("fork.sealed");
 }
@@ -214,6 +215,7 @@ static void fork_begin(struct op *op)
 		return;
 	}
 	fault_at("fork.recorded");
+	memcpy(f->machine, op->sb->machine, sizeof(f->machine));
 	if (json_array_size(f->volumes)) {
 		f->sources = malloc(sizeof(*f->sources));
 		f->r = f->sources ? volume_sources(f->host, op->sb, f->sources, &f->err)
@@ -262,6 +264,7 @@ static struct sandbox *make_child(struct host *h, const struct sandbox *parent,
 	sb->state = SANDBOX_CREATING;
 	sb->generation = parent->generation;
 	host_take_id(h, sb->id, ret_prepared);
+	memcpy(sb->machine, sb->id, sizeof(sb->machine));
 	return sb;
 }
 
@@ -289,7 +292,7 @@ static int make_children(struct fork *f, const struct sandbox *parent, const jso
 			break;
 		}
 		made++;
-		memcpy(c->job.id, c->sb->id, sizeof(c->sb->id));
+		start_job_name(&c->job, c->sb);
 		f->result.children[i] = c->sb;
 		r = record_insert(c->sb, e);
 	}
@@ -303,7 +306,7 @@ static int make_children(struct fork *f, const struct sandbox *parent, const jso
 		db_rollback(h->db);
 		for (size_t i = 0; i < made; i++) {
 			if (f->children[i].job.prepared)
-				machine_remove(&h->machines, f->children[i].sb->id, NULL);
+				machine_remove(&h->machines, f->children[i].sb->machine, NULL);
 			host_drop(h, f->children[i].sb);
 		}
 	}
@@ -367,6 +370,7 @@ struct snap {
 	void (*done)(void *arg, const struct err *e, const struct host_snapshot *s);
 	void *arg;
 	struct host_snapshot s;
+	char machine[SANDBOX_ID + 1];
 	int r;
 	struct err err;
 };
@@ -400,7 +404,7 @@ static void snap_work(void *arg)
 	struct host *h = s->host;
 	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
 
-	s->r = machine_snapshot(&h->machines, s->s.sandbox_id, &image, NULL, &s->err);
+	s->r = machine_snapshot(&h->machines, s->machine, &image, NULL, &s->err);
 	fault_at("snapshot.sealed");
 	if (s->r == 0) {
 		s->s.size_bytes = image_bytes(&image);
@@ -464,6 +468,7 @@ static void snap_begin(struct op *op)
 
 	r = sb->state == SANDBOX_PAUSED ? 0 : sandbox_need_running(sb, &s->err);
 	if (r == 0) {
+		memcpy(s->machine, sb->machine, sizeof(s->machine));
 		s->s.generation = sb->generation;
 		s->s.created_ms = clock_ns(CLOCK_REALTIME) / 1000000;
 		doc = snap_doc(&s->s);

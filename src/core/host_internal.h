@@ -67,7 +67,8 @@ int host_recover(struct host *h, struct err *e);
 /* A machine to start on the pool: what it needs is copied in, what came of it is in the end. */
 struct start_job {
 	struct host *host;
-	char id[SANDBOX_ID + 1];
+	char id[SANDBOX_ID + 1];      /* of the sandbox */
+	char machine[SANDBOX_ID + 1]; /* the name it is started under */
 	bool prepared;
 	const char *parent;
 	struct engine_image image; /* owned */
@@ -82,6 +83,8 @@ struct start_job {
 	struct err err;
 };
 
+/* Which sandbox, and which machine, it is about. */
+void start_job_name(struct start_job *j, const struct sandbox *sb);
 void start_job_run(struct start_job *j); /* blocks: on the pool */
 void start_job_fini(struct start_job *j);
 

@@ -34,11 +34,20 @@ static void drop_sleep(struct host *h, const char *sandbox_id)
 
 /* --- starting a machine ----------------------------------------------------------------------- */
 
+void start_job_name(struct start_job *j, const struct sandbox *sb)
+{
+	memcpy(j->id, sb->id, sizeof(j->id));
+	memcpy(j->machine, sb->machine, sizeof(j->machine));
+}
+
 void start_job_run(struct start_job *j)
 {
 	struct host *h = j->host;
-	struct engine_start s = {
-	    .id = j->id, .image = &j->image, .cpu = -1, .prepared = j->prepared};
+	struct engine_start s = {.id = j->machine,
+	                         .hostname = j->id,
+	                         .image = &j->image,
+	                         .cpu = -1,
+	                         .prepared = j->prepared};
 	struct machine_info info;
 	uint64_t began = mono_ns();
 
@@ -54,7 +63,7 @@ void start_job_run(struct start_job *j)
 		j->pid = info.pid;
 out:
 	if (j->r < 0 && j->prepared)
-		machine_remove(&h->machines, j->id, NULL); /* what was made ahead */
+		machine_remove(&h->machines, j->machine, NULL); /* what was made ahead */
 	j->took_us = (mono_ns() - began) / 1000;
 }
 
@@ -179,7 +188,7 @@ static void create_done(void *arg)
 			r = sandbox_enter(sb, SANDBOX_RUNNING, &e);
 		if (r < 0) {
 			sandbox_unwatch(sb);
-			machine_remove(&h->machines, sb->id, NULL);
+			machine_remove(&h->machines, sb->machine, NULL);
 		}
 	}
 	if (r < 0) {
@@ -231,7 +240,7 @@ static void create_begin(struct op *op)
 	struct template *t;
 	struct err e;
 
-	memcpy(l->job.id, sb->id, sizeof(sb->id));
+	start_job_name(&l->job, sb);
 	fault_at("create.recorded");
 	if (sb->spec.from_snapshot[0]) {
 		snprintf(l->job.load, sizeof(l->job.load), "%s", sb->spec.from_snapshot);
@@ -308,6 +317,7 @@ void host_create(struct host *h, const char *tenant, const struct sandbox_spec *
 		return;
 	}
 	host_take_id(h, sb->id, &l->job.prepared);
+	memcpy(sb->machine, sb->id, sizeof(sb->machine));
 	sb->state = SANDBOX_CREATING;
 	r = record_insert(sb, &e);
 	if (r == 0 && host_add(h, sb) < 0)
@@ -316,7 +326,7 @@ void host_create(struct host *h, const char *tenant, const struct sandbox_spec *
 		done(arg, &e, NULL);
 		record_delete(sb, NULL);
 		if (l->job.prepared)
-			machine_remove(&h->machines, sb->id, NULL);
+			machine_remove(&h->machines, sb->machine, NULL);
 		host_drop(h, sb);
 		free(l);
 		return;
@@ -340,7 +350,7 @@ static void pause_work(void *arg)
 {
 	struct life *l = arg;
 
-	l->r = control(l->host, l->job.id, true, &l->err);
+	l->r = control(l->host, l->job.machine, true, &l->err);
 	fault_at("pause.done");
 }
 
@@ -373,7 +383,7 @@ static void pause_begin(struct op *op)
 		err_set(&e, EBUSY, "conflict", "sandbox %s is hibernated: it runs nothing to pause",
 		        sb->id);
 	else if (sandbox_need_running(sb, &e) == 0 && sandbox_enter(sb, SANDBOX_PAUSED, &e) == 0) {
-		memcpy(l->job.id, sb->id, sizeof(sb->id));
+		start_job_name(&l->job, sb);
 		run(l, pause_work, pause_done);
 		return;
 	}
@@ -392,7 +402,7 @@ static void resume_work(void *arg)
 {
 	struct life *l = arg;
 
-	l->r = control(l->host, l->job.id, false, &l->err);
+	l->r = control(l->host, l->job.machine, false, &l->err);
 	fault_at("resume.done");
 }
 
@@ -418,7 +428,7 @@ static void resume_begin(struct op *op)
 	struct err e;
 
 	if (sb->state == SANDBOX_PAUSED) {
-		memcpy(l->job.id, sb->id, sizeof(sb->id));
+		start_job_name(&l->job, sb);
 		run(l, resume_work, resume_done);
 	} else if (sb->state == SANDBOX_HIBERNATED) {
 		err_set(&e, EBUSY, "conflict", "sandbox %s is hibernated, not paused: wake it",
@@ -449,22 +459,22 @@ static void hibernate_work(void *arg)
 	int r;
 
 	hibernate_id(l->job.id, id);
-	r = control(h, l->job.id, true, &l->err);
+	r = control(h, l->job.machine, true, &l->err);
 	fault_at("hibernate.paused");
 	if (r == 0)
-		r = machine_snapshot(&h->machines, l->job.id, &image, NULL, &l->err);
+		r = machine_snapshot(&h->machines, l->job.machine, &image, NULL, &l->err);
 	fault_at("hibernate.sealed");
 	if (r == 0)
 		r = machine_save(&h->machines, &image, &h->store, id, l->job.id, &l->err);
 	fault_at("hibernate.saved");
 	if (r == 0) {
-		r = machine_remove(&h->machines, l->job.id, &l->err);
+		r = machine_remove(&h->machines, l->job.machine, &l->err);
 		fault_at("hibernate.stopped");
 		if (r < 0) /* it is there still: so let it live */
 			snapshot_delete(&h->store, id, NULL);
 	}
 	if (r < 0)
-		control(h, l->job.id, false, NULL);
+		control(h, l->job.machine, false, NULL);
 	l->r = r;
 }
 
@@ -521,7 +531,7 @@ static void hibernate_begin(struct op *op)
 	}
 	fault_at("hibernate.recorded");
 	link_drop(sb); /* its calls end here: they could not be carried over */
-	memcpy(l->job.id, sb->id, sizeof(sb->id));
+	start_job_name(&l->job, sb);
 	run(l, hibernate_work, hibernate_done);
 }
 
@@ -572,7 +582,7 @@ static void wake_done(void *arg)
 		r = sandbox_enter(sb, SANDBOX_RUNNING, &e);
 		if (r < 0) {
 			sandbox_unwatch(sb);
-			machine_remove(&h->machines, sb->id, NULL);
+			machine_remove(&h->machines, sb->machine, NULL);
 		}
 	}
 	if (r < 0) {
@@ -617,7 +627,7 @@ static void wake_begin(struct op *op)
 		return;
 	}
 	fault_at("wake.recorded");
-	memcpy(l->job.id, sb->id, sizeof(sb->id));
+	start_job_name(&l->job, sb);
 	hibernate_id(sb->id, l->job.load);
 	l->job.generation = sb->generation + 1;
 	run(l, wake_work, wake_done);
@@ -642,7 +652,7 @@ static void settle_volumes(struct life *l)
 	size_t i;
 
 	if (json_array_size(l->paths) == 0 ||
-	    machine_guest(&l->host->machines, l->job.id, &g, NULL) < 0)
+	    machine_guest(&l->host->machines, l->job.machine, &g, NULL) < 0)
 		return;
 	guest_set_deadline(g, SETTLE_MS);
 	json_array_foreach(l->paths, i, item)
@@ -667,8 +677,8 @@ static void kill_work(void *arg)
 
 	if (l->settle)
 		settle_volumes(l);
-	if (machine_look(&h->machines, l->job.id, &info, NULL) == 0)
-		l->r = machine_remove(&h->machines, l->job.id, &l->err);
+	if (machine_look(&h->machines, l->job.machine, &info, NULL) == 0)
+		l->r = machine_remove(&h->machines, l->job.machine, &l->err);
 	fault_at("kill.stopped");
 	if (l->r == 0)
 		drop_sleep(h, l->job.id); /* mostly there is nothing */
@@ -716,7 +726,7 @@ static void kill_begin(struct op *op)
 	if (record_update(sb, &e) < 0) /* a full disk must not keep machines alive */
 		log_error("killing without a record of it sandbox=%s why=\"%s\"", sb->id, e.text);
 	fault_at("kill.recorded");
-	memcpy(l->job.id, sb->id, sizeof(sb->id));
+	start_job_name(&l->job, sb);
 	run(l, kill_work, kill_done);
 }
 

@@ -125,7 +125,7 @@ void link_take(struct host *h, struct sandbox *sb, struct guest **g)
 static int connect_to(struct host *h, struct sandbox *sb, struct err *e)
 {
 	struct guest *g;
-	int r = machine_guest(&h->machines, sb->id, &g, e);
+	int r = machine_guest(&h->machines, sb->machine, &g, e);
 
 	if (r == 0 && (r = link_new(h, sb, g)) < 0)
 		err_set(e, -r, "guest_silent", "cannot watch the agent of %s: %s", sb->id,

@@ -582,7 +582,7 @@ static int introduce(int dir, const struct engine_machine *em, const struct mach
 		abort();
 	for (size_t i = 0; i < sizeof(raw); i++)
 		snprintf(machine_id + 2 * i, 3, "%02x", raw[i]);
-	snprintf(host, sizeof(host), "%s", info->id);
+	snprintf(host, sizeof(host), "%s", s->hostname ? s->hostname : info->id);
 	for (char *c = host; *c; c++)
 		if (*c == '_')
 			*c = '-'; /* as host names go */

@@ -31,6 +31,7 @@ static bool load_row(void *arg, struct db_row *row)
 		return false;
 	snprintf(sb->id, sizeof(sb->id), "%s", db_text(row, 0));
 	sb->created_ms = (uint64_t)db_int(row, 3);
+	memcpy(sb->machine, sb->id, sizeof(sb->machine));
 	sandbox_from_doc(sb, doc);
 	if (!doc || !sandbox_state_parse(db_text(row, 2), &sb->state) || host_add(h, sb) < 0) {
 		log_error("a record cannot be read, left alone sandbox=%s", sb->id);
@@ -87,7 +88,7 @@ static void remove_all_of(struct sandbox *sb)
 	struct host *h = sb->host;
 	char name[SNAPSHOT_ID_MAX + 1];
 
-	machine_remove(&h->machines, sb->id, NULL);
+	machine_remove(&h->machines, sb->machine, NULL);
 	hibernate_id(sb->id, name);
 	snapshot_delete(&h->store, name, NULL);
 	volume_drop_clones(h, sb->id);
@@ -99,7 +100,7 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 {
 	struct host *h = sb->host;
 	struct machine_info info = {0};
-	bool there = machine_look(&h->machines, sb->id, &info, NULL) == 0;
+	bool there = machine_look(&h->machines, sb->machine, &info, NULL) == 0;
 	const char *gone = there && info.end[0] ? info.end : "its host went down";
 
 	switch (sb->state) {
@@ -127,20 +128,20 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 			snapshot_delete(&h->store, name, NULL);
 		}
 		if (sb->state == SANDBOX_PAUSED)
-			set_paused(h, sb->id, true);
+			set_paused(h, sb->machine, true);
 		sandbox_check(sb);
 		sandbox_schedule(sb);
 		t->adopted++;
 		return;
 	case SANDBOX_HIBERNATING:
 		if (saved(h, sb->id)) {
-			machine_remove(&h->machines, sb->id, NULL);
+			machine_remove(&h->machines, sb->machine, NULL);
 			settle_as(sb, SANDBOX_HIBERNATED);
 			event_emit(&h->events, sb->tenant, sb->id, "recover.hibernated", NULL);
 			log_info("finished a hibernation sandbox=%s", sb->id);
 			t->finished++;
 		} else if (info.alive && sandbox_watch(sb, info.pid) == 0) {
-			set_paused(h, sb->id, false);
+			set_paused(h, sb->machine, false);
 			settle_as(sb, SANDBOX_RUNNING);
 			log_info("undid a hibernation sandbox=%s", sb->id);
 			t->undone++;
@@ -151,7 +152,7 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 	case SANDBOX_WAKING:
 	case SANDBOX_HIBERNATED:
 		if (there)
-			machine_remove(&h->machines, sb->id, NULL);
+			machine_remove(&h->machines, sb->machine, NULL);
 		if (!saved(h, sb->id)) {
 			fail(sb, "what it was hibernated in is gone or damaged", t);
 			return;
@@ -180,8 +181,9 @@ static void stray_machine(const struct machine_info *m, void *arg)
 	} *a = arg;
 	struct err e;
 
-	if (dict_get(a->host->by_id, m->id))
-		return;
+	for (struct sandbox *sb = a->host->newest; sb; sb = sb->next)
+		if (!strcmp(sb->machine, m->id))
+			return;
 	if (machine_remove(&a->host->machines, m->id, &e) < 0)
 		log_error("cannot remove a machine without a record machine=%s why=\"%s\"", m->id,
 		          e.text);

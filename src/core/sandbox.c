@@ -77,6 +77,8 @@ json_t *sandbox_to_doc(const struct sandbox *sb)
 
 	if (!doc)
 		return NULL;
+	if (sb->machine[0] && strcmp(sb->machine, sb->id) != 0)
+		json_object_set_new(doc, "machine", json_string(sb->machine));
 	put(doc, "metadata", s->metadata);
 	put(doc, "env", s->env);
 	put(doc, "egress", s->egress);
@@ -124,6 +126,7 @@ void sandbox_from_doc(struct sandbox *sb, const json_t *doc)
 	s->persistent = json_is_true(json_object_get(doc, "persistent"));
 	get_text(doc, "parent", sb->parent, sizeof(sb->parent));
 	get_text(doc, "tree", sb->tree, sizeof(sb->tree));
+	get_text(doc, "machine", sb->machine, sizeof(sb->machine));
 	sb->cpu = (unsigned)get_int(doc, "cpu", 1);
 	sb->memory_mb = (unsigned)get_int(doc, "memory_mb", 0);
 	sb->disk_gb = (unsigned)get_int(doc, "disk_gb", 0);

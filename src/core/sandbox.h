@@ -68,6 +68,8 @@ struct sandbox {
 	char id[SANDBOX_ID + 1];
 	char tenant[TENANT_MAX + 1];
 	enum sandbox_state state;
+	/* Of its machine: its own id until a rewind (core/rewind.h) puts another in its place. */
+	char machine[SANDBOX_ID + 1];
 	struct sandbox_spec spec;                          /* owned */
 	char parent[SANDBOX_ID + 1], tree[SANDBOX_ID + 1]; /* "" when there is none */
 	unsigned cpu, memory_mb, disk_gb;
