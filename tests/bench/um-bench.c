@@ -279,8 +279,8 @@ static int bench_fork10(struct bed *b, struct err *e)
 
 	if (r < 0)
 		return r;
-	sleep(
-	    SETTLE_S); /* else Python is caught on its way to pause(), and all forks go that way */
+	/* Else Python is caught on its way to pause(), and all forks go that way. */
+	sleep(SETTLE_S);
 	r = newest_layer(b, parent.m.id, &top, e);
 	before = file_kib(top);
 	if (r == 0)
