@@ -191,7 +191,9 @@ handler proxy_port, proxy_signed;
 /* volumes.c */
 handler volumes_create, volumes_list, volumes_get, volumes_delete;
 /* templates.c */
-handler templates_list, templates_get, templates_delete, templates_build;
+handler templates_list, templates_get, templates_delete, sandbox_save_template;
+/* builds.c */
+handler templates_build;
 handler builds_list, builds_get, builds_logs;
 /* tokens.c */
 handler me_get, tokens_list, tokens_create, tokens_delete;

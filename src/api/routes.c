@@ -203,6 +203,10 @@ const struct route routes[] = {
     {"DELETE", "/v1/volumes/{name}", SCOPE_SANDBOX, BODY_NONE, volumes_delete, false, "Volumes",
      "Delete a volume that nobody has", NULL, NULL, 204, NULL},
 
+    {"POST", "/v1/sandboxes/{id}/save-as-template", SCOPE_SANDBOX, BODY_JSON, sandbox_save_template,
+     true, "Templates",
+     "Make a template whose sandboxes start where this one is now, memory and disk", "SaveTemplate",
+     "Template", 201, NULL},
     {"GET", "/v1/templates", SCOPE_SANDBOX, BODY_NONE, templates_list, false, "Templates",
      "List templates, public ones first", NULL, "Template[]", 200, NULL},
     {"POST", "/v1/templates/build", SCOPE_SANDBOX, BODY_RAW, templates_build, false, "Templates",

@@ -15,7 +15,9 @@ static json_int_t image_size(const struct template *t)
 	const char *image = json_string_value(json_object_get(t->doc, "image"));
 	struct stat st;
 
-	return image && stat(image, &st) == 0 ? (json_int_t)st.st_size : 0;
+	if (!image)
+		return json_integer_value(json_object_get(t->doc, "size_bytes"));
+	return stat(image, &st) == 0 ? (json_int_t)st.st_size : 0;
 }
 
 static json_t *show(const struct template *t)
@@ -80,6 +82,27 @@ void templates_delete(struct call *c)
 		call_error(c, &e);
 	else
 		call_empty(c, 204);
+}
+
+static void saved(void *arg, const struct err *e, struct template *t)
+{
+	struct call *c = arg;
+
+	if (e)
+		call_error(c, e);
+	else
+		call_json(c, 201, show(t));
+	call_drop(c);
+}
+
+void sandbox_save_template(struct call *c)
+{
+	const char *name;
+	bool replace;
+
+	if (!call_str(c, "name", "", &name) || !call_bool(c, "replace", false, &replace))
+		return;
+	template_save(c->host, c->sb, name, replace, saved, call_hold(c));
 }
 
 void templates_build(struct call *c)

@@ -152,6 +152,8 @@ static void create_undo(struct life *l, const struct err *e)
 {
 	struct sandbox *sb = l->op.sb;
 
+	if (l->job.prepared) /* what was made ahead and never got a machine */
+		machine_remove(&l->host->machines, sb->machine, NULL);
 	if (record_delete(sb, NULL) < 0)
 		log_error("a failed create stays on record until the next start sandbox=%s",
 		          sb->id);
@@ -219,7 +221,7 @@ static void create_with(void *arg, const struct err *e, struct template *t)
 		create_undo(l, e);
 		return;
 	}
-	l->job.generation = 2; /* the bake's machine was the first */
+	l->job.generation = t->generation + 1;
 	if (engine_image_copy(&t->image, &l->job.image) < 0) {
 		err_set(&mine, ENOMEM, "no_memory", "no memory");
 		create_undo(l, &mine);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -34,6 +35,7 @@ struct template_waiter {
 struct templates {
 	struct host *host;
 	struct template *list; /* by name */
+	bool stale;            /* one that is being baked has changed */
 };
 
 static const char *text_of(const json_t *doc, const char *key, const char *otherwise)
@@ -59,6 +61,10 @@ static int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT
 	struct digest d;
 	struct stat st;
 
+	if (json_object_get(t->doc, "snapshot")) {
+		snprintf(ret, SNAPSHOT_ID_MAX + 1, "%s", text_of(t->doc, "snapshot", ""));
+		return 0;
+	}
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
 		size_t n = strlen(stamps);
 
@@ -115,6 +121,8 @@ static struct template *read_template(struct templates *ts, int dirfd, const cha
 	t->memory_mb = v > 0 ? (unsigned)v : MEMORY_MB_DEFAULT;
 	v = json_integer_value(json_object_get(t->doc, "disk_gb"));
 	t->disk_gb = v > 0 ? (unsigned)v : 8;
+	v = json_integer_value(json_object_get(t->doc, "generation"));
+	t->generation = v > 0 ? (uint64_t)v : 1;
 	t->runner = strcmp(text_of(t->doc, "runner", "shell"), "python") ? "shell" : "python";
 	return t;
 bad:
@@ -158,6 +166,8 @@ int templates_reload(struct templates *ts, struct err *e)
 			continue;
 		same = take_same(&old, t);
 		if (same) {
+			if (!json_equal(same->doc, t->doc))
+				ts->stale = true;
 			template_free(t);
 			t = same;
 		}
@@ -181,6 +191,20 @@ int templates_reload(struct templates *ts, struct err *e)
 	return 0;
 }
 
+/* Descriptions that were being written when we ended. */
+static void sweep(struct templates *ts)
+{
+	char path[PATH_MAX];
+	autoclosedir DIR *d = NULL;
+	struct dirent *de;
+
+	snprintf(path, sizeof(path), "%s/templates", ts->host->config.data_dir);
+	d = opendir(path);
+	while (d && (de = readdir(d)))
+		if (!strncmp(de->d_name, ".tpl-", 5))
+			unlinkat(dirfd(d), de->d_name, 0);
+}
+
 int templates_open(struct host *h, struct templates **ret, struct err *e)
 {
 	struct templates *ts = calloc(1, sizeof(*ts));
@@ -190,8 +214,10 @@ int templates_open(struct host *h, struct templates **ret, struct err *e)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	ts->host = h;
 	r = templates_reload(ts, e);
+	if (r == 0)
+		sweep(ts);
 	if (r < 0) {
-		free(ts);
+		templates_close(ts);
 		return r;
 	}
 	*ret = ts;
@@ -215,6 +241,8 @@ bool templates_own(struct templates *ts, const char *bake)
 {
 	char name[SNAPSHOT_ID_MAX + 1];
 
+	if (!strncmp(bake, TEMPLATE_STEP, sizeof(TEMPLATE_STEP) - 1))
+		return true; /* whole as it is there at all, and builds_open() counts them */
 	for (struct template *t = ts->list; t; t = t->next)
 		if (bake_name(ts->host, t, name, NULL) == 0 && !strcmp(name, bake))
 			return true;
@@ -417,25 +445,23 @@ static int start_session(struct guest *g, const json_t *doc, struct err *e)
 	                       end.code);
 }
 
-/* Runs what the template asks for before it is frozen. */
-static int warm_up(struct bake *b, struct err *e)
+int template_warm(struct host *h, const char *machine, const json_t *doc, struct err *e)
 {
-	struct host *h = b->templates->host;
 	struct guest *g = NULL;
 	const json_t *warm;
-	const char *cwd = text_of(b->doc, "workdir", "/"), *ready = text_of(b->doc, "ready", NULL);
+	const char *cwd = text_of(doc, "workdir", "/"), *ready = text_of(doc, "ready", NULL);
 	size_t i;
-	int r = machine_guest(&h->machines, b->machine, &g, e);
+	int r = machine_guest(&h->machines, machine, &g, e);
 
 	if (r < 0)
 		return r;
 	/* A shell that has run once is in memory for all that come after. */
 	r = run_in(g, "mkdir -p /workspace; true", "/", READY_MS, e);
-	json_array_foreach(json_object_get(b->doc, "warm"), i,
+	json_array_foreach(json_object_get(doc, "warm"), i,
 	                   warm) if (r == 0 && json_is_string(warm)) r =
 	    run_in(g, json_string_value(warm), cwd, WARM_MS, e);
-	if (r == 0 && !strcmp(text_of(b->doc, "runner", "shell"), "python"))
-		r = start_session(g, b->doc, e);
+	if (r == 0 && !strcmp(text_of(doc, "runner", "shell"), "python"))
+		r = start_session(g, doc, e);
 	if (r == 0 && ready && ready[0])
 		r = run_in(g, ready, cwd, READY_MS, e);
 	if (r == 0)
@@ -460,7 +486,7 @@ static int make_bake(struct bake *b, struct err *e)
 	if (r < 0)
 		return r;
 	fault_at("bake.booted");
-	r = warm_up(b, e);
+	r = template_warm(h, b->machine, b->doc, e);
 	if (r == 0)
 		r = machine_snapshot(&h->machines, b->machine, &baked, NULL, e);
 	fault_at("bake.sealed");
@@ -476,9 +502,11 @@ static void bake_work(void *arg)
 	struct bake *b = arg;
 	struct host *h = b->templates->host;
 
-	/* Damaged or of another format: made anew. */
 	b->r = machine_load(&h->machines, &h->store, b->name, false, &b->image, &b->err);
-	if (b->r < 0) {
+	if (b->r < 0 && json_object_get(b->doc, "snapshot")) {
+		err_prefix(&b->err, "save or build it again");
+		b->err.kind = "template_unusable";
+	} else if (b->r < 0) { /* damaged or of another format: made anew */
 		snapshot_delete(&h->store, b->name, NULL);
 		b->made = true;
 		b->r = make_bake(b, &b->err);
@@ -515,6 +543,10 @@ static void bake_done(void *arg)
 		w->done(w->arg, b->r < 0 ? &b->err : NULL, t);
 		free(w);
 		w = next;
+	}
+	if (b->templates->stale) {
+		b->templates->stale = false;
+		templates_reload(b->templates, NULL);
 	}
 	json_decref(b->doc);
 	free(b);
@@ -563,10 +595,55 @@ void template_ready(struct templates *ts, struct template *t,
 	}
 }
 
+/* --- deleting --------------------------------------------------------------------------------- */
+
+struct drop {
+	struct host *host;
+	char id[SNAPSHOT_ID_MAX + 1];
+};
+
+static void drop_work(void *arg)
+{
+	struct drop *d = arg;
+
+	snapshot_delete(&d->host->store, d->id, NULL);
+	snapshot_gc(&d->host->store, NULL, NULL);
+}
+
+static void drop_done(void *arg)
+{
+	free(arg);
+}
+
+/* Should that fail, the next start does it. */
+static void drop_snapshot(struct host *h, const char *id)
+{
+	struct drop *d = id[0] ? calloc(1, sizeof(*d)) : NULL;
+
+	if (!d)
+		return;
+	d->host = h;
+	snprintf(d->id, sizeof(d->id), "%s", id);
+	if (pool_submit(h->pool, drop_work, drop_done, d) < 0)
+		free(d);
+}
+
+/* Tenants may have dots in their names, as templates do: the first one here is ours. */
+static void file_of(const struct host *h, const char *tenant, const char *name, char ret[PATH_MAX])
+{
+	char who[TENANT_MAX + 1];
+
+	snprintf(who, sizeof(who), "%s", tenant);
+	for (char *c = who; *c; c++)
+		if (*c == '.' || *c == '/')
+			*c = '%';
+	snprintf(ret, PATH_MAX, "%s/templates/%s.%s.json", h->config.data_dir, who, name);
+}
+
 int template_delete(struct templates *ts, const char *tenant, const char *name, struct err *e)
 {
 	struct template *t = look(ts, tenant, name);
-	char path[PATH_MAX];
+	char path[PATH_MAX], bake[SNAPSHOT_ID_MAX + 1] = "";
 
 	if (!t)
 		return err_set(e, ENOENT, "template_not_found", "there is no template '%.40s'",
@@ -577,12 +654,156 @@ int template_delete(struct templates *ts, const char *tenant, const char *name, 
 		    "template %s is everybody's: it is removed on the host, by its file in "
 		    "the templates directory",
 		    t->name);
-	snprintf(path, sizeof(path), "%s/templates/%s.%s.json", ts->host->config.data_dir,
-	         t->tenant, t->name);
+	file_of(ts->host, t->tenant, t->name, path);
 	if (unlink(path) < 0 && errno != ENOENT)
 		return err_set(e, errno, "disk_full", "cannot remove %s: %s", path,
 		               strerror(errno));
-	if (t->bake[0])
-		snapshot_delete(&ts->host->store, t->bake, NULL);
+	fault_at("save.unlinked");
+	bake_name(ts->host, t, bake, NULL);
+	drop_snapshot(ts->host, bake);
 	return templates_reload(ts, e);
+}
+
+/* --- templates of tenants --------------------------------------------------------------------- */
+
+bool template_name_valid(const char *name)
+{
+	size_t n = strlen(name);
+
+	if (n == 0 || n > TEMPLATE_NAME_MAX || !isalnum((unsigned char)name[0]))
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (!isalnum((unsigned char)name[i]) && !strchr("._-", name[i]))
+			return false;
+	return true;
+}
+
+static struct template *own(struct templates *ts, const char *tenant, const char *name)
+{
+	for (struct template *t = ts->list; t; t = t->next)
+		if (!strcmp(t->tenant, tenant) && !strcmp(t->name, name))
+			return t;
+	return NULL;
+}
+
+int template_may_put(struct templates *ts, const char *tenant, const char *name, bool replace,
+                     struct err *e)
+{
+	if (!template_name_valid(name))
+		return err_set(e, EINVAL, "bad_request",
+		               "field 'name' must have 1 to %d letters, digits, '.', '_' or '-', "
+		               "and begin with a letter or a digit",
+		               TEMPLATE_NAME_MAX);
+	for (struct template *t = ts->list; t; t = t->next)
+		if (!t->tenant[0] && called(t, name))
+			return err_set(e, EPERM, "forbidden",
+			               "template '%s' is everybody's and cannot be replaced: "
+			               "choose another name",
+			               name);
+	if (!replace && own(ts, tenant, name))
+		return err_set(e, EEXIST, "exists",
+		               "there is a template '%s' already: say replace=true, or choose "
+		               "another name",
+		               name);
+	return 0;
+}
+
+void template_new_bake(char ret[SNAPSHOT_ID_MAX + 1])
+{
+	char id[SANDBOX_ID + 1];
+
+	uuid_new(id);
+	snprintf(ret, SNAPSHOT_ID_MAX + 1, "tpl-%s", id);
+}
+
+json_t *template_heir(const struct template *from, const char *tenant, const char *name,
+                      const char *snapshot, uint64_t generation)
+{
+	static const char *const not [] = {"aliases", "image", "upper",      "warm",     "ready",
+	                                   "label",   "tools", "size_bytes", "category", "start"};
+	json_t *doc = from ? json_deep_copy(from->doc) : json_object();
+	int r = doc ? 0 : -1;
+
+	if (r < 0)
+		return NULL;
+	for (size_t i = 0; i < ARRAY_LEN(not ); i++)
+		json_object_del(doc, not [i]);
+	r |= json_object_set_new(doc, "name", json_string(name));
+	r |= json_object_set_new(doc, "owner_workspace", json_string(tenant));
+	r |= json_object_set_new(doc, "snapshot", json_string(snapshot));
+	r |= json_object_set_new(doc, "generation", json_integer((json_int_t)generation));
+	r |= json_object_set_new(doc, "base", json_string(from ? from->name : ""));
+	if (r) {
+		json_decref(doc);
+		return NULL;
+	}
+	return doc;
+}
+
+/* Another's file of the same name is left alone, whoever put it there. */
+static bool is_of(const char *path, const char *tenant, const char *name)
+{
+	AUTO(json_decrefp) json_t *doc = json_load_file(path, 0, NULL);
+
+	return doc && !strcmp(text_of(doc, "owner_workspace", ""), tenant) &&
+	       !strcmp(text_of(doc, "name", ""), name);
+}
+
+int template_put(struct host *h, const json_t *doc, bool replace, struct err *e)
+{
+	const char *tenant = text_of(doc, "owner_workspace", ""), *name = text_of(doc, "name", "");
+	autofree char *text = json_dumps(doc, JSON_INDENT(1));
+	char path[PATH_MAX], tmp[PATH_MAX];
+	int r;
+
+	if (!text)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	file_of(h, tenant, name, path);
+	snprintf(tmp, sizeof(tmp), "%s/templates/.%s", h->config.data_dir,
+	         text_of(doc, "snapshot", "new"));
+	r = io_replace_file(AT_FDCWD, tmp, text, strlen(text), 0644, true);
+	if (r < 0)
+		return err_set(e, -r, "disk_full", "cannot write %s: %s", tmp, strerror(-r));
+	fault_at("save.written");
+	if (replace && (access(path, F_OK) < 0 || is_of(path, tenant, name)))
+		r = rename(tmp, path) < 0 ? -errno : 0;
+	else
+		r = link(tmp, path) < 0 ? -errno : 0;
+	unlink(tmp);
+	if (r == -EEXIST)
+		return err_set(e, EEXIST, "exists",
+		               "there is a template '%s' already: say replace=true, or choose "
+		               "another name",
+		               name);
+	if (r < 0)
+		return err_set(e, -r, "disk_full", "cannot write %s: %s", path, strerror(-r));
+	snprintf(tmp, sizeof(tmp), "%s/templates", h->config.data_dir);
+	{
+		autoclose int dir = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+		if (dir >= 0)
+			fsync(dir);
+	}
+	fault_at("save.put");
+	return 0;
+}
+
+void template_settle(struct templates *ts, const char *mine, const char *replaced)
+{
+	const char *ids[] = {mine, replaced};
+
+	templates_reload(ts, NULL);
+	for (size_t i = 0; i < ARRAY_LEN(ids); i++)
+		if (ids[i] && ids[i][0] && !templates_own(ts, ids[i]))
+			drop_snapshot(ts->host, ids[i]);
+}
+
+void template_bake_of(struct templates *ts, const char *tenant, const char *name,
+                      char ret[SNAPSHOT_ID_MAX + 1])
+{
+	struct template *t = own(ts, tenant, name);
+
+	ret[0] = 0;
+	if (t)
+		snprintf(ret, SNAPSHOT_ID_MAX + 1, "%s", text_of(t->doc, "snapshot", ""));
 }

@@ -1,8 +1,13 @@
 /*
  * core/template.h - what sandboxes are made from
  * A template is a root image and a description (<data>/templates/<name>.json, written by
- * tools/image or an upload). Its bake is a snapshot in the store, named after everything it was
- * made from: a new image or kernel gives a new name, so a stale or half-written bake is never used.
+ * tools/image). Its bake is a snapshot in the store, named after everything it was made from: a new
+ * image or kernel gives a new name, so a stale or half-written bake is never used.
+ *
+ * A tenant's own template (saved from a sandbox, or built) has no image: its description
+ * (<tenant>.<name>.json) names the snapshot ("snapshot") that is its bake, and which cannot be made
+ * again. The snapshot is complete before the description is there, and goes after it: what a crash
+ * leaves between is a snapshot nobody owns, which the next start removes.
  */
 #pragma once
 #include <jansson.h>
@@ -17,6 +22,7 @@ struct template
 	char tenant[TENANT_MAX + 1]; /* "": everybody's */
 	json_t *doc;                 /* template.json as it is */
 	unsigned cpu, memory_mb, disk_gb;
+	uint64_t generation;            /* of the machine that was frozen */
 	const char *runner;             /* "shell", "python" */
 	char bake[SNAPSHOT_ID_MAX + 1]; /* id of the snapshot, "" while it is not baked */
 	struct engine_image image;      /* loaded once, shared by all that start from it */
@@ -33,8 +39,10 @@ void templates_close(struct templates *ts);
 /* Reads the directory again: files that came, changed or went. */
 int templates_reload(struct templates *ts, struct err *e);
 
-/* Is this snapshot the bake of a template as it is now? */
+/* Is this snapshot the bake of a template as it is now, or a step of a build that is kept? */
 bool templates_own(struct templates *ts, const char *bake);
+/* Steps of builds have names that begin so, see core/build.h. */
+#define TEMPLATE_STEP "tpl-step-"
 
 /* By name or alias, as this tenant sees it. The error names those there are. */
 struct template *template_find(struct templates *ts, const char *tenant, const char *name,
@@ -47,3 +55,44 @@ void template_ready(struct templates *ts, struct template *t,
 
 /* 403 kinds: forbidden for those of everybody. Its bake goes, running sandboxes stay. */
 int template_delete(struct templates *ts, const char *tenant, const char *name, struct err *e);
+
+/* ---- templates of tenants ---- */
+
+/* 1 to 64 letters, digits, '.', '_', '-', the first a letter or a digit. */
+bool template_name_valid(const char *name);
+/* May this tenant make a template of this name? bad_request, forbidden (everybody's), exists. */
+int template_may_put(struct templates *ts, const char *tenant, const char *name, bool replace,
+                     struct err *e);
+/* Id for the snapshot of a template to be. */
+void template_new_bake(char ret[SNAPSHOT_ID_MAX + 1]);
+/*
+ * What a template made from this one (may be NULL) says of itself: all that its sandboxes need,
+ * and neither its other names nor how it was baked. NULL: no memory.
+ */
+json_t *template_heir(const struct template *from, const char *tenant, const char *name,
+                      const char *snapshot, uint64_t generation);
+/*
+ * Puts a description into the directory, in one step and synced. Blocks: for the pool. Without
+ * replace, exists when there is one by now.
+ */
+int template_put(struct host *h, const json_t *doc, bool replace, struct err *e);
+/* After that, on the loop: looks at the directory again and drops those of the snapshots (may be
+ * NULL) that are no template's bake: the one that was replaced, or ours, when another was faster.
+ */
+void template_settle(struct templates *ts, const char *mine, const char *replaced);
+/* The snapshot of this tenant's own template; "" when there is none. */
+void template_bake_of(struct templates *ts, const char *tenant, const char *name,
+                      char ret[SNAPSHOT_ID_MAX + 1]);
+
+/* A template whose sandboxes start exactly where sb is now, memory and disk. Kinds beside those
+ * of template_may_put(): those of host_snapshot(). t is valid during done(). */
+void template_save(struct host *h, struct sandbox *sb, const char *name, bool replace,
+                   void (*done)(void *arg, const struct err *e, struct template *t), void *arg);
+
+/* ---- for core/build.c ---- */
+
+/* What its own layers take on disk; some of it may be shared with others. */
+uint64_t template_image_bytes(const struct engine_image *i);
+
+/* Runs what a description asks for before it is frozen: "warm" and "ready". Blocks. */
+int template_warm(struct host *h, const char *machine, const json_t *doc, struct err *e);

@@ -18,6 +18,8 @@ OPERATIONS = {
     "volume": lambda p, id: (p.ask("POST", "/v1/volumes", {"name": "v", "size_mb": 64}),
                              p.ask("DELETE", "/v1/volumes/v")),
     "bake": lambda p, id: p.ask("POST", "/v1/sandboxes", {"template": "base"}),
+    "save": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/save-as-template", {"name": "mine"}),
+                           p.ask("DELETE", "/v1/templates/mine")),
     "prepare": lambda p, id: None,
 }
 

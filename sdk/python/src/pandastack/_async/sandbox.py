@@ -636,6 +636,18 @@ class AsyncSandbox:
         )
         return Snapshot.from_json(r.json())
 
+    async def save_as_template(self, name: str, *, replace: bool = False) -> Dict[str, Any]:
+        """A template of that name: its sandboxes start exactly where this one is now, memory and disk.
+
+        ConflictError when there is one, unless replace. This sandbox goes on."""
+        r = await self._transport.request(
+            "POST",
+            self._path + "/save-as-template",
+            json={"name": name, "replace": replace},
+            timeout=self._at_least(SNAPSHOT_SECONDS),
+        )
+        return dict(r.json())
+
     @overload
     async def fork(self, n: None = None, *, metadata: Optional[Mapping[str, str]] = None) -> AsyncSandbox:
         ...
