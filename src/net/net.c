@@ -140,6 +140,7 @@ static void job_made(void *arg)
 		} else {
 			range_put(n->range, s->place);
 			n->last_error = s->error;
+			memcpy(n->last_why, s->why, sizeof(n->last_why));
 			n->retry_ms = loop_now_ms(n->loop) + RETRY_MS;
 		}
 		free(s);
@@ -436,10 +437,8 @@ int net_take(struct net *n, struct net_policy *p, void *owner, struct net_slot *
 	if (!s) {
 		make_more(n);
 		if (n->last_error)
-			return err_set(
-			    e, EAGAIN, "net_not_ready",
-			    "no network slot could be prepared (%s); look into pandad's log",
-			    strerror(-n->last_error));
+			return err_set(e, EAGAIN, "net_not_ready",
+			               "no network slot could be prepared: %s", n->last_why);
 		if (!n->n_making && range_used(n->range) == range_total(n->range))
 			return err_set(e, ENOSPC, "net_full",
 			               "all %u network addresses of this host are in use",
@@ -624,5 +623,6 @@ void net_stats(const struct net *n, struct net_stats *ret)
 	                          .used = n->n_used,
 	                          .making = n->n_making,
 	                          .cached_names = upstream_entries(n->up),
-	                          .last_error = n->last_error};
+	                          .last_error = n->last_error,
+	                          .last_why = n->last_why};
 }

@@ -183,7 +183,8 @@ int net_slot_counters(struct net_slot *s, struct net_counters *ret);
 struct net_stats {
 	unsigned total, ready, used, making; /* total: addresses of the pool */
 	unsigned cached_names;
-	int last_error; /* of making a slot; 0: the last one went well */
+	int last_error;       /* of making a slot; 0: the last one went well */
+	const char *last_why; /* a sentence about it, for the log */
 };
 
 void net_stats(const struct net *n, struct net_stats *ret);

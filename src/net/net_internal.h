@@ -79,6 +79,7 @@ struct net {
 	struct net_slot *ready, *used;
 	unsigned n_ready, n_used, n_making, jobs;
 	int last_error;
+	char last_why[MAKE_WHY];
 	uint64_t retry_ms; /* after a failure nothing is made before this */
 	struct loop_timer retry;
 	struct loop_defer tell;
