@@ -166,6 +166,8 @@ handler sandbox_create, sandbox_list, sandbox_get, sandbox_delete;
 handler sandbox_pause, sandbox_resume, sandbox_hibernate, sandbox_wake;
 handler sandbox_lifecycle, sandbox_set_lifecycle, sandbox_metrics;
 handler sandbox_fork, sandbox_fork_tree, sandbox_promote;
+/* rewind.c */
+handler checkpoint_create, checkpoint_list, checkpoint_remove, sandbox_rewind;
 /* snapshots.c */
 handler snapshot_create, snapshot_list, snapshot_get, snapshot_remove;
 /* exec.c */

@@ -151,6 +151,8 @@ uint64_t wall_ms(void);
 void call_error_as(struct call *c, int status, const struct err *e);
 /* What a create request says. False: e names the field. Give it back with spec_fini(). */
 bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e);
+/* The field 'checkpoints' of a body; *ret stays when there is none. False: e names it. */
+bool checkpoints_parse(const json_t *body, bool *ret, struct err *e);
 /* The field 'metadata' of a body; a new reference, or untouched when it has none. */
 int metadata_parse(const json_t *body, json_t **ret, struct err *e);
 /* The caller's sandboxes that this query wants. */

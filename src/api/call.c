@@ -42,6 +42,7 @@ static const struct {
     {"exec_not_found", 404},
     {"session_not_found", 404},
     {"volume_not_found", 404},
+    {"checkpoint_not_found", 404},
     {"template_not_found", 404},
     {"build_not_found", 404},
     {"token_not_found", 404},

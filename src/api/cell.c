@@ -33,6 +33,7 @@ struct cell {
 	size_t line_len, line_cap;
 	bool skipping; /* to the end of a line that is too long or has a hole */
 	bool attached, done, timed_out;
+	bool marked; /* it has its checkpoint */
 	int exit;
 	size_t owed[2];
 };
@@ -280,13 +281,14 @@ static void attach(struct cell *x, struct sandbox *sb, struct err *e)
 	static const struct job_ops ops = {
 	    .data = on_data, .reply = on_reply, .writable = on_writable, .end = on_end};
 
-	x->j = job_start(x->host, sb, WIRE_ATTACH,
-	                 &(struct wire_attach){.id = x->session.exec,
-	                                       .out_offset = x->session.out_to,
-	                                       .err_offset = x->session.err_to,
-	                                       .window = CELL_WINDOW,
-	                                       .flags = WIRE_ATTACH_STDIN | WIRE_ATTACH_HOLD},
-	                 &ops, x, e);
+	const struct wire_attach m = {.id = x->session.exec,
+	                              .out_offset = x->session.out_to,
+	                              .err_offset = x->session.err_to,
+	                              .window = CELL_WINDOW,
+	                              .flags = WIRE_ATTACH_STDIN | WIRE_ATTACH_HOLD};
+
+	x->j = (x->marked ? job_start : job_start_marked)(x->host, sb, WIRE_ATTACH, &m, &ops, x, e);
+	x->marked = true;
 }
 
 static void on_retry(void *arg)

@@ -426,7 +426,7 @@ struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exe
 	x->began_ns = mono_ns();
 	if (b->own_cwd)
 		remember(x, &b->m);
-	x->job = job_start(h, sb, WIRE_EXEC, &b->m, &job_ops, x, e);
+	x->job = job_start_marked(h, sb, WIRE_EXEC, &b->m, &job_ops, x, e);
 	if (!x->job)
 		goto fail;
 	feed(x);

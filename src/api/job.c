@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "core/link.h"
+#include "core/rewind.h"
 
 enum {
 	RETRY_MS = 5,         /* the connection is full: look again */
@@ -184,6 +185,13 @@ static const struct guest_ops call_ops = {
 
 /* ---- the start ---- */
 
+/* Whatever else is asked for may change the guest. */
+static bool only_looks(uint8_t type)
+{
+	return type == WIRE_LIST || type == WIRE_READ || type == WIRE_STAT || type == WIRE_DIR ||
+	       type == WIRE_WATCH;
+}
+
 static int begin(struct job *j, struct guest *g)
 {
 	union request m;
@@ -218,6 +226,8 @@ static void on_link(void *arg, const struct err *e, struct sandbox *sb, struct g
 		host_busy(j->host, sb);
 		j->busy = true;
 	}
+	if (!only_looks(j->type))
+		history_touch(sb);
 	r = begin(j, g);
 	if (r == -EAGAIN && loop_now_ms(j->host->loop) < j->give_up_ms) {
 		later(j, RETRY_MS);
@@ -278,8 +288,19 @@ static void on_timer(void *arg)
 	kick(j);
 }
 
-struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
-                      const struct job_ops *ops, void *arg, struct err *e)
+static void on_point(void *arg)
+{
+	struct job *j = arg;
+
+	j->linking = false;
+	if (j->ops)
+		job_try(j);
+	else
+		job_free(j);
+}
+
+static struct job *start(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
+                         bool mark, const struct job_ops *ops, void *arg, struct err *e)
 {
 	static uint8_t bytes[WIRE_PAYLOAD_MAX]; /* loop thread only */
 	const struct wire_desc *d = wire_desc_of(type);
@@ -313,10 +334,23 @@ struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const vo
 	j->give_up_ms = loop_now_ms(h->loop) + RETRY_FOR_MS;
 	j->starting = true;
 	j->linking = true;
-	link_use(h, sb, on_link, j);
+	if (!mark || !host_checkpoint_before(h, sb, on_point, j))
+		link_use(h, sb, on_link, j);
 	j->starting = false;
 	j->msg = NULL;
 	return j;
+}
+
+struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
+                      const struct job_ops *ops, void *arg, struct err *e)
+{
+	return start(h, sb, type, msg, false, ops, arg, e);
+}
+
+struct job *job_start_marked(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
+                             const struct job_ops *ops, void *arg, struct err *e)
+{
+	return start(h, sb, type, msg, true, ops, arg, e);
 }
 
 /* ---- what the caller says ---- */

@@ -34,6 +34,10 @@ struct job_ops { /* each may be NULL */
  */
 struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
                       const struct job_ops *ops, void *arg, struct err *e);
+/* The same for what may change everything: with a checkpoint before it, if the sandbox has those.
+ */
+struct job *job_start_marked(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
+                             const struct job_ops *ops, void *arg, struct err *e);
 
 /* How many of the bytes were taken; writable() follows when it is less than n. */
 size_t job_send(struct job *j, const void *p, size_t n);

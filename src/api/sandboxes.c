@@ -7,6 +7,7 @@
 #include "api/api_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "core/rewind.h"
 #include "http/url.h"
 
 /* ---- create ---- */
@@ -144,10 +145,11 @@ static json_t *lifecycle(struct call *c)
 	uint64_t now = mono_ms(), expires = sandbox_expires_ms(sb);
 	uint64_t idle = sb->busy || now < sb->active_ms ? 0 : (now - sb->active_ms) / 1000;
 
-	return json_pack("{s:I, s:b, s:I, s:o}", "ttl_seconds",
+	return json_pack("{s:I, s:b, s:I, s:o, s:s}", "ttl_seconds",
 	                 (json_int_t)(sb->spec.ttl_s < 0 ? 0 : sb->spec.ttl_s), "persistent",
 	                 sb->spec.persistent, "idle_seconds", (json_int_t)idle, "expires_at",
-	                 expires ? show_time(expires) : json_null());
+	                 expires ? show_time(expires) : json_null(), "checkpoints",
+	                 sb->spec.checkpoints ? "auto" : "off");
 }
 
 void sandbox_lifecycle(struct call *c)
@@ -159,7 +161,7 @@ void sandbox_set_lifecycle(struct call *c)
 {
 	const json_t *p = json_object_get(c->body, "persistent");
 	int64_t ttl_s = 0;
-	bool persistent = false, has_ttl;
+	bool persistent = false, has_ttl, checkpoints = c->sb->spec.checkpoints;
 	struct err e;
 
 	has_ttl = json_object_get(c->body, "ttl_seconds") &&
@@ -167,6 +169,12 @@ void sandbox_set_lifecycle(struct call *c)
 	if (!call_int(c, "ttl_seconds", 0, 0, TTL_MAX_S, &ttl_s) ||
 	    !call_bool(c, "persistent", false, &persistent))
 		return;
+	if (!checkpoints_parse(c->body, &checkpoints, &e) ||
+	    (checkpoints != c->sb->spec.checkpoints &&
+	     host_set_checkpoints(c->host, c->sb, checkpoints, &e) < 0)) {
+		call_error(c, &e);
+		return;
+	}
 	if (host_set_life(c->host, c->sb,
 	                  !has_ttl     ? -2
 	                  : ttl_s == 0 ? -1

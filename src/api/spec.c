@@ -307,6 +307,8 @@ bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e)
 	if (r == 0 && persistent && !json_is_boolean(persistent))
 		r = bad(e, "persistent", "must be true or false");
 	s.persistent = json_is_true(persistent);
+	if (r == 0 && !checkpoints_parse(body, &s.checkpoints, e))
+		r = -e->code;
 	/* The template decides its size; old clients send one all the same. */
 	for (const char *const *k = (const char *const[]){"cpu", "memory_mb", "disk_gb", NULL};
 	     *k && r == 0; k++)
@@ -368,6 +370,7 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb)
 	json_object_set_new(j, "isolation", json_string(h->engine->isolation));
 	json_object_set_new(j, "runner", json_string(sb->runner ? sb->runner : "shell"));
 	json_object_set_new(j, "persistent", json_boolean(s->persistent));
+	json_object_set_new(j, "checkpoints", json_string(s->checkpoints ? "auto" : "off"));
 	json_object_set_new(j, "ttl_seconds", s->ttl_s < 0 ? json_null() : json_integer(s->ttl_s));
 	json_object_set_new(j, "expires_at", expires ? show_time(expires) : json_null());
 	json_object_set_new(j, "parent_id", text_or_null(sb->parent));

@@ -73,6 +73,7 @@ int host_add(struct host *h, struct sandbox *sb)
 void host_drop(struct host *h, struct sandbox *sb)
 {
 	link_drop(sb);
+	history_drop(sb, NULL);
 	sandbox_unwatch(sb);
 	loop_timer_clear(h->loop, &sb->timer);
 	if (sb->prevp) {

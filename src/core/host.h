@@ -35,6 +35,7 @@ struct quota { /* per tenant; 0: no limit */
 
 struct host_stats {
 	uint64_t creates, forks, kills, wakes, hibernations, deaths, refused;
+	uint64_t checkpoints, rewinds;
 	uint64_t boot_us_sum, boot_us_count;
 	uint64_t boot_bucket[16]; /* le 1, 2, 4 ... ms; the last one is the rest */
 };
@@ -56,6 +57,7 @@ struct host {
 	struct dict *by_id;
 	struct sandbox *newest;
 	size_t count;
+	size_t checkpoints; /* of all sandboxes */
 	bool closing;
 	struct host_spare *spare; /* ids with a prepared jail */
 	unsigned nspare, preparing;

@@ -5,6 +5,7 @@
 #include "core/fault.h"
 #include "core/host.h"
 #include "core/link.h"
+#include "core/rewind.h"
 #include "core/template.h"
 #include "core/volume.h"
 
@@ -87,6 +88,11 @@ struct start_job {
 void start_job_name(struct start_job *j, const struct sandbox *sb);
 void start_job_run(struct start_job *j); /* blocks: on the pool */
 void start_job_fini(struct start_job *j);
+
+/* ---- rewind.c ---- */
+
+/* conflict: not with the volumes it writes. */
+int checkpoints_possible(const struct sandbox_spec *s, struct err *e);
 
 /* ---- volume.c ---- */
 

@@ -307,6 +307,8 @@ void host_create(struct host *h, const char *tenant, const struct sandbox_spec *
 		return;
 	}
 	r = resolve(h, sb, &e);
+	if (r == 0 && sb->spec.checkpoints)
+		r = checkpoints_possible(&sb->spec, &e);
 	if (r == 0)
 		r = host_admit(h, tenant, 1, sb->memory_mb, quota, &e);
 	if (r == 0)
@@ -501,6 +503,7 @@ static void hibernate_done(void *arg)
 		return;
 	}
 	sandbox_unwatch(sb);
+	history_drop(sb, "it was hibernated"); /* they are memory, and it shall use none */
 	if (sandbox_enter(sb, SANDBOX_HIBERNATED, &e) < 0) {
 		/* HIBERNATING with a saved snapshot means the same to the next pandad. */
 		log_error("cannot record sandbox=%s why=\"%s\"", sb->id, e.text);

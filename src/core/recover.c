@@ -116,6 +116,8 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 		return;
 	case SANDBOX_RUNNING:
 	case SANDBOX_PAUSED:
+		if (sb->checkpointed)
+			sb->history_lost = "pandad was started anew";
 		if (!info.alive || sandbox_watch(sb, info.pid) < 0) {
 			fail(sb, gone, t);
 			return;

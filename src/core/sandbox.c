@@ -22,6 +22,8 @@ static const struct {
     [SANDBOX_WAKING] = {"waking", "hibernated", false},
     [SANDBOX_KILLING] = {"killing", "stopping", false},
     [SANDBOX_FAILED] = {"failed", "failed", false},
+    /* Its record stays what it was; should another write come, it runs. */
+    [SANDBOX_REWINDING] = {"running", "running", true},
 };
 
 const char *sandbox_state_name(enum sandbox_state s)
@@ -79,6 +81,10 @@ json_t *sandbox_to_doc(const struct sandbox *sb)
 		return NULL;
 	if (sb->machine[0] && strcmp(sb->machine, sb->id) != 0)
 		json_object_set_new(doc, "machine", json_string(sb->machine));
+	if (s->checkpoints)
+		json_object_set_new(doc, "checkpoints", json_true());
+	if (sb->checkpointed)
+		json_object_set_new(doc, "checkpointed", json_true());
 	put(doc, "metadata", s->metadata);
 	put(doc, "env", s->env);
 	put(doc, "egress", s->egress);
@@ -124,6 +130,8 @@ void sandbox_from_doc(struct sandbox *sb, const json_t *doc)
 	s->idle_s = get_int(doc, "idle_s", -1);
 	s->auto_hibernate_s = get_int(doc, "auto_hibernate_s", -1);
 	s->persistent = json_is_true(json_object_get(doc, "persistent"));
+	s->checkpoints = json_is_true(json_object_get(doc, "checkpoints"));
+	sb->checkpointed = json_is_true(json_object_get(doc, "checkpointed"));
 	get_text(doc, "parent", sb->parent, sizeof(sb->parent));
 	get_text(doc, "tree", sb->tree, sizeof(sb->tree));
 	get_text(doc, "machine", sb->machine, sizeof(sb->machine));

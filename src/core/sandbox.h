@@ -16,6 +16,7 @@
  *
  *   RUNNING, PAUSED -- the machine process ends --> FAILED
  *   any state -- kill, ttl, idle --> KILLING --> (gone)
+ *   RUNNING, PAUSED, FAILED -- rewind --> REWINDING --> RUNNING, or what it was
  *
  * Every state is on record before the step it announces is taken, so the next pandad can finish or
  * undo it (core/recover.c). sandbox_check() asserts the rules. Loop thread only.
@@ -45,9 +46,11 @@ enum sandbox_state {
 	SANDBOX_WAKING,
 	SANDBOX_KILLING,
 	SANDBOX_FAILED,
+	SANDBOX_REWINDING, /* never on record */
 	SANDBOX_STATES,
 };
 
+struct history;
 struct host;
 struct link;
 struct op;
@@ -60,6 +63,7 @@ struct sandbox_spec {
 	int64_t idle_s;                            /* -1: the host's default; 0: never */
 	int64_t auto_hibernate_s;                  /* -1: never */
 	bool persistent;
+	bool checkpoints;                          /* one before every command: core/rewind.h */
 	json_t *metadata, *env, *egress, *volumes; /* objects, lists; NULL: none */
 };
 
@@ -79,18 +83,21 @@ struct sandbox {
 	uint64_t created_ms;   /* wall clock */
 	uint64_t generation;   /* of its machine */
 	char end[160];         /* FAILED: why */
+	bool checkpointed;     /* it has had checkpoints */
 
 	/* not on record */
 	struct host *host;
 	pid_t pid; /* of its machine; 0: none */
 	int pidfd;
 	struct loop_io death;
-	struct loop_timer timer; /* ttl, idle, auto-hibernate: whichever is next */
-	uint64_t active_ms;      /* monotonic: when somebody last asked for something */
-	unsigned busy;           /* commands, streams, terminals that are open: it is not idle */
-	struct link *link;       /* to its agent; NULL until needed */
-	struct op *ops;          /* waiting for their turn, the first one is at work */
-	struct sandbox *next;    /* in the host's list, newest first */
+	struct loop_timer timer;  /* ttl, idle, auto-hibernate: whichever is next */
+	uint64_t active_ms;       /* monotonic: when somebody last asked for something */
+	unsigned busy;            /* commands, streams, terminals that are open: it is not idle */
+	struct link *link;        /* to its agent; NULL until needed */
+	struct history *history;  /* its checkpoints; NULL: none */
+	const char *history_lost; /* when those it had were dropped; NULL: never */
+	struct op *ops;           /* waiting for their turn, the first one is at work */
+	struct sandbox *next;     /* in the host's list, newest first */
 	struct sandbox **prevp;
 };
 

@@ -1,4 +1,7 @@
 """pandad killed at every named step of every operation: the next one finishes or undoes it, and nothing is left."""
+import contextlib
+import json
+import sqlite3
 import subprocess
 
 import pytest
@@ -20,6 +23,9 @@ OPERATIONS = {
     "bake": lambda p, id: p.ask("POST", "/v1/sandboxes", {"template": "base"}),
     "save": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/save-as-template", {"name": "mine"}),
                            p.ask("DELETE", "/v1/templates/mine")),
+    "checkpoint": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"),
+    "rewind": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"), p.sh(id, "echo later >/root/later"),
+                             p.ask("POST", f"/v1/sandboxes/{id}/rewind"), p.ended()),
     "prepare": lambda p, id: None,
 }
 
@@ -45,7 +51,9 @@ def whole(p, id, gone_is_fine=False):
 
 def consistent(p):
     """What runs, what is on disk and what is on record say the same."""
-    live = {s["id"] for s in p.do("GET", "/v1/sandboxes") if s["status"] in ("running", "paused")}
+    with contextlib.closing(sqlite3.connect(f"file:{p.data}/panda.db?mode=ro", uri=True)) as db:
+        machine = {id: json.loads(doc).get("machine", id) for id, doc in db.execute("SELECT id, doc FROM sandboxes")}
+    live = {machine[s["id"]] for s in p.do("GET", "/v1/sandboxes") if s["status"] in ("running", "paused")}
     asleep = {s["id"] for s in p.do("GET", "/v1/sandboxes") if s["status"] == "hibernated"}
     assert set(p.processes()) == live
     known = {s["id"] for s in p.do("GET", "/v1/snapshots")["snapshots"]} | {f"hib-{i}" for i in asleep}
