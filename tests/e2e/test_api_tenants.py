@@ -91,7 +91,7 @@ def stranger(pandad):
 def walk(p, b):
     """(method, path with our ids, raw path, needs a token) of every operation there is."""
     ids = {"id": b.sandbox, "snapshot": b.snapshot, "exec": b.exec, "session": b.session, "port": "8000",
-           "rest": "x", "prefix": b.prefix, "build": "0" * 16, "token": "eA.eA"}
+           "rest": "x", "prefix": b.prefix, "build": "0" * 16, "token": "eA.eA", "checkpoint": "0" * 36}
     doc = p.do("GET", "/openapi.json")
     for raw, item in doc["paths"].items():
         path = raw
