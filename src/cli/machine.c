@@ -34,7 +34,7 @@ struct opts {
 	size_t nenv;
 	uint64_t memory_mib, timeout_ms;
 	unsigned count, cpu_percent;
-	int cpu;
+	int cpu, tap_fd;
 	bool tty, stdin_on, verify, keep_jail_optional, timing;
 	struct {
 		const char *path, *mount;
@@ -80,6 +80,7 @@ static const char usage[] =
     "      --volume FILE[:ro]  attach a file as /dev/pvol0, 1... (boot, run, restore); or a new\n"
     "                     file for a copy of the machine's volume (fork, snapshot); repeat\n"
     "      --mount N:PATH where volume N, which holds ext4, is mounted; repeat\n"
+    "      --tap-fd N     our fd N, a tap, is behind eth0 (boot, run, fork, restore of one)\n"
     "Environment: PANDA_RUN (/run/panda), PANDA_STORE (/var/lib/panda), PANDA_KERNEL,\n"
     "PANDA_IMAGE, PANDA_UPPER.\n"
     "\n"
@@ -234,12 +235,17 @@ static int start_some(struct ctx *c, const struct engine_image *image, const cha
                       uint64_t generation, struct err *e)
 {
 	char ids[FORKS_MAX][ENGINE_ID_MAX + 2]; /* one too long stays too long, and is refused */
-	struct engine_start s = {
-	    .image = image, .cpu = c->o.cpu, .cpu_max_percent = c->o.cpu_percent};
+	struct engine_start s = {.image = image,
+	                         .cpu = c->o.cpu,
+	                         .cpu_max_percent = c->o.cpu_percent,
+	                         .net_fd = c->o.tap_fd};
 	struct machine_info info;
 	unsigned n;
 	int r;
 
+	if (s.net_fd > 0 && c->o.count > 1)
+		return err_set(e, EINVAL, "tap_unusable",
+		               "a tap belongs to one machine: leave out -n");
 	r = open_volumes(&c->o, &s, e);
 	for (n = 0; r == 0 && n < c->o.count; n++) {
 		uint64_t t = mono_ns();
@@ -381,8 +387,11 @@ static int verb_run(struct ctx *c, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
 	char id[ENGINE_ID_MAX + 2]; /* one too long stays too long, and is refused */
-	struct engine_start s = {
-	    .id = id, .image = &i, .cpu = c->o.cpu, .cpu_max_percent = c->o.cpu_percent};
+	struct engine_start s = {.id = id,
+	                         .image = &i,
+	                         .cpu = c->o.cpu,
+	                         .cpu_max_percent = c->o.cpu_percent,
+	                         .net_fd = c->o.tap_fd};
 	int r, r2;
 
 	r = engine_image_cold(c->o.memory_mib << 20, c->o.image, c->o.upper, &i, e);
@@ -631,15 +640,20 @@ static int parse(int argc, char **argv, struct opts *o)
 		O_TIMING,
 		O_VOLUME,
 		O_MOUNT,
+		O_TAP_FD,
 	};
 	static const struct option longs[] = {
-	    {"help", 0, 0, 'h'},          {"id", 1, 0, O_ID},          {"memory", 1, 0, 'm'},
-	    {"count", 1, 0, 'n'},         {"stdin", 0, 0, 'i'},        {"tty", 0, 0, 't'},
-	    {"env", 1, 0, 'e'},           {"cwd", 1, 0, 'C'},          {"user", 1, 0, 'u'},
-	    {"timeout", 1, 0, O_TIMEOUT}, {"image", 1, 0, O_IMAGE},    {"kernel", 1, 0, O_KERNEL},
-	    {"upper", 1, 0, O_UPPER},     {"cpu", 1, 0, O_CPU},        {"cpu-max", 1, 0, O_CPU_MAX},
-	    {"verify", 0, 0, O_VERIFY},   {"weak-jail", 0, 0, O_WEAK}, {"timing", 0, 0, O_TIMING},
-	    {"volume", 1, 0, O_VOLUME},   {"mount", 1, 0, O_MOUNT},    {0}};
+	    {"help", 0, 0, 'h'},          {"id", 1, 0, O_ID},
+	    {"memory", 1, 0, 'm'},        {"count", 1, 0, 'n'},
+	    {"stdin", 0, 0, 'i'},         {"tty", 0, 0, 't'},
+	    {"env", 1, 0, 'e'},           {"cwd", 1, 0, 'C'},
+	    {"user", 1, 0, 'u'},          {"timeout", 1, 0, O_TIMEOUT},
+	    {"image", 1, 0, O_IMAGE},     {"kernel", 1, 0, O_KERNEL},
+	    {"upper", 1, 0, O_UPPER},     {"cpu", 1, 0, O_CPU},
+	    {"cpu-max", 1, 0, O_CPU_MAX}, {"verify", 0, 0, O_VERIFY},
+	    {"weak-jail", 0, 0, O_WEAK},  {"timing", 0, 0, O_TIMING},
+	    {"volume", 1, 0, O_VOLUME},   {"mount", 1, 0, O_MOUNT},
+	    {"tap-fd", 1, 0, O_TAP_FD},   {0}};
 	uint64_t v;
 	int opt;
 
@@ -730,6 +744,12 @@ static int parse(int argc, char **argv, struct opts *o)
 				return cli_usage("machine", "--mount takes N:/PATH, not '%s'",
 				                 optarg);
 			o->volumes[optarg[0] - '0'].mount = optarg + 2;
+			break;
+		case O_TAP_FD:
+			if (!number(optarg, INT_MAX, &v) || v < 3)
+				return cli_usage("machine", "--tap-fd takes an fd number, not '%s'",
+				                 optarg);
+			o->tap_fd = (int)v;
 			break;
 		default:
 			fprintf(stderr, "Try 'panda machine --help'.\n");

@@ -93,6 +93,7 @@ struct engine_machine {
 	int control;               /* connected */
 	struct engine_volume volumes[ENGINE_VOLUMES_MAX];
 	uint32_t volumes_lost; /* after a start, by bit: it was saved with one, and has none now */
+	bool net;              /* it was given a tap */
 };
 
 #define ENGINE_MACHINE_EMPTY                                                                 \
@@ -115,6 +116,12 @@ struct engine_start {
 	const char *cmdline;      /* cold boot only: added to the kernel's command line, or NULL */
 	bool prepared; /* machine_start(): its directory is there, by machine_prepare() */
 	struct engine_volume volumes[ENGINE_VOLUMES_MAX]; /* fds are borrowed */
+	/*
+	 * The tap behind the guest's eth0 (IFF_TAP, IFF_NO_PI, IFF_VNET_HDR with 10 bytes), borrowed;
+	 * 0 or -1: none, and eth0 has no carrier. It is part of no snapshot: each life has its own
+	 * or none, and connections of an earlier one that went outside end with ECONNRESET.
+	 */
+	int net_fd;
 };
 
 struct engine_stats {
@@ -134,7 +141,7 @@ struct engine {
 	/* Where a machine process holds its layers: fd numbers, for whoever takes it up again. */
 	unsigned memory_slot,
 	    disk_slot, /* disk d, layer i: disk_slot + d * ENGINE_LAYERS_MAX + i */
-	    volume_slot;
+	    volume_slot, net_slot;
 
 	/*
 	 * Makes ahead what is slow about a start: the jail of the machine that will have this id.

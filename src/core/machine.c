@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/pidfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -176,6 +177,7 @@ static int write_book(int dirfd, const struct engine_machine *m, const struct ma
 	}
 	if (!j || json_object_set(j, "disks", disks) < 0 ||
 	    json_object_set_new(j, "volumes", volumes_json(m)) < 0 ||
+	    json_object_set_new(j, "net", json_boolean(m->net)) < 0 ||
 	    !(text = json_dumps(j, JSON_INDENT(1))))
 		return -ENOMEM;
 	/* Not durable: when the host goes down, so does the machine. */
@@ -476,6 +478,21 @@ int machine_volume_file(struct machines *ms, const struct engine_machine *m, uns
 	return 0;
 }
 
+int machine_net_fd(struct machines *ms, const struct engine_machine *m, int *ret, struct err *e)
+{
+	int fd;
+
+	if (!m->net)
+		return err_set(e, ENOENT, "net_missing", "machine %s has no network", m->id);
+	/* The very open file, not the device anew: a tap is what it was attached to. */
+	fd = pidfd_getfd(m->pidfd, (int)ms->engine->net_slot, 0);
+	if (fd < 0)
+		return err_set(e, errno, "machine_gone", "cannot take the tap of machine %s: %s",
+		               m->id, strerror(errno));
+	*ret = fd;
+	return 0;
+}
+
 static int adopt(struct machines *ms, const char *id, struct engine_machine *ret,
                  struct machine_info *info, struct err *e)
 {
@@ -497,8 +514,10 @@ static int adopt(struct machines *ms, const char *id, struct engine_machine *ret
 		               "the layers of machine %s are not as we left them: %s", id,
 		               strerror(-r));
 	r = ms->engine->adopt(ms->engine, id, dir, info->pid, &image, ret, e);
-	if (r == 0)
+	if (r == 0) {
 		read_volumes(j, ret);
+		ret->net = json_is_true(json_object_get(j, "net"));
+	}
 	if (r == 0 && faccessat(dir, ENGINE_UNBOOKED, F_OK, 0) == 0 &&
 	    write_book(dir, ret, info) == 0)
 		unlinkat(dir, ENGINE_UNBOOKED, 0);

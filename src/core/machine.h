@@ -87,6 +87,9 @@ int machine_snapshot_with(struct machines *ms, const char *id,
 int machine_volume_file(struct machines *ms, const struct engine_machine *m, unsigned slot,
                         int *ret, struct err *e);
 
+/* The tap it was given, for net_adopt(). -ENOENT: none. Caller owns *ret. */
+int machine_net_fd(struct machines *ms, const struct engine_machine *m, int *ret, struct err *e);
+
 /* Ends it, if it is alive, and removes its directory. */
 int machine_remove(struct machines *ms, const char *id, struct err *e);
 

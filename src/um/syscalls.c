@@ -31,6 +31,8 @@ static const struct jail_rule rules[] = {
     /* fds: the control socket, agent streams, what it was handed */
     {"read", {{0}}},
     {"write", {{0}}},
+    {"readv", {{0}}}, /* frames of the tap; no ioctl() of it */
+    {"writev", {{0}}},
     {"recvmsg", {{0}}},
     {"recvfrom", {{0}}},
     {"sendto", {{0}}},

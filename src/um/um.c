@@ -4,11 +4,15 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
+#include <linux/if_tun.h>
+#include <linux/virtio_net.h>
+#include <net/if.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
@@ -230,6 +234,8 @@ static int hello(struct um_packet *p, const struct engine_start *s, struct engin
 	um_packet_add(p, m->top, UM_FD_TOP);
 	if (image->state >= 0)
 		um_packet_add(p, image->state, UM_FD_STATE);
+	if (s->net_fd > 0)
+		um_packet_add(p, s->net_fd, UM_FD_NET);
 	for (size_t i = 0; r == 0 && i < image->memory.n; i++)
 		r = um_packet_add(p, image->memory.at[i]->fd, UM_FD_LAYER + (unsigned)i);
 	p->msg.nr_disks = (uint32_t)image->ndisks;
@@ -272,6 +278,24 @@ static int check_volumes(const struct engine_start *s, struct err *e)
 			               "open %s",
 			               i, v->read_only ? "for reading only" : "for writing");
 	}
+	return 0;
+}
+
+/* The driver takes the header in front of each frame for granted, and may not ask. */
+static int check_net(const struct engine_start *s, struct err *e)
+{
+	const short want = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
+	struct ifreq ifr = {0};
+	int header = 0;
+
+	if (s->net_fd <= 0)
+		return 0;
+	if (ioctl(s->net_fd, TUNGETIFF, &ifr) < 0 ||
+	    ioctl(s->net_fd, TUNGETVNETHDRSZ, &header) < 0 || (ifr.ifr_flags & want) != want ||
+	    header != (int)sizeof(struct virtio_net_hdr))
+		return err_set(e, EINVAL, "tap_unusable",
+		               "fd %d is no tap with IFF_NO_PI and IFF_VNET_HDR (%zu bytes)",
+		               s->net_fd, sizeof(struct virtio_net_hdr));
 	return 0;
 }
 
@@ -359,6 +383,8 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	r = check_image(s->image, e);
 	if (r == 0)
 		r = check_volumes(s, e);
+	if (r == 0)
+		r = check_net(s, e);
 	if (r < 0)
 		return r;
 	if (strlen(s->id) > ENGINE_ID_MAX)
@@ -411,6 +437,7 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 		m.volumes[i].mount = NULL;
 	}
 	m.volumes_lost = answer.arg[UM_READY_LOST] & ((1u << ENGINE_VOLUMES_MAX) - 1);
+	m.net = s->net_fd > 0;
 	*ret = m;
 	m = (struct engine_machine)ENGINE_MACHINE_EMPTY;
 out:
@@ -812,6 +839,7 @@ int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *
 	    .memory_slot = UM_FD_LAYER,
 	    .disk_slot = UM_FD_DISK,
 	    .volume_slot = UM_FD_VOLUME,
+	    .net_slot = UM_FD_NET,
 	    .prepare = um_prepare,
 	    .forget = um_forget,
 	    .start = um_start,

@@ -14,6 +14,7 @@ enum {
 	UM_FD_PAGEMAP = 6,
 	UM_FD_TOP = 7,
 	UM_FD_STATE = 8,
+	UM_FD_NET = 13, /* a tap; none: no network in this life */
 	UM_FD_LAYER = 16,
 	UM_LAYERS_MAX = 64,
 	UM_FD_DISK = 80,
