@@ -214,7 +214,11 @@ void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m);
 void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m);
 void mount_undo_all(void);
 
+/* net.c: lo and eth0 */
+void net_up(struct agent *a);
+
 /* boot.c: only as PID 1 */
 int boot_mounts(struct agent *a);
+void sysctl_set(const char *path, const char *value);
 void boot_identity(struct agent *a);
 void boot_power_off(struct agent *a) __attribute__((noreturn));

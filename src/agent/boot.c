@@ -4,13 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -80,7 +78,7 @@ static int switch_root(struct agent *a)
 	return 0;
 }
 
-static void set_sysctl(const char *path, const char *value)
+void sysctl_set(const char *path, const char *value)
 {
 	autoclose int fd = open(path, O_WRONLY | O_CLOEXEC);
 
@@ -94,20 +92,8 @@ static void set_sysctl(const char *path, const char *value)
  */
 static void rest_after_work(void)
 {
-	set_sysctl("/proc/sys/vm/dirty_writeback_centisecs", "3000");
-	set_sysctl("/proc/sys/vm/dirty_expire_centisecs", "2500");
-}
-
-static void loopback_up(struct agent *a)
-{
-	autoclose int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	struct ifreq ifr = {.ifr_name = "lo"};
-
-	if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &ifr) < 0)
-		return; /* a kernel without network */
-	ifr.ifr_flags |= IFF_UP | IFF_RUNNING;
-	if (ioctl(fd, SIOCSIFFLAGS, &ifr) < 0)
-		agent_log(a, "panda-init: cannot bring up lo error=%s\n", strerror(errno));
+	sysctl_set("/proc/sys/vm/dirty_writeback_centisecs", "3000");
+	sysctl_set("/proc/sys/vm/dirty_expire_centisecs", "2500");
 }
 
 int boot_mounts(struct agent *a)
@@ -131,7 +117,7 @@ int boot_mounts(struct agent *a)
 	(void)!symlink("/proc/self/fd/1", "/dev/stdout");
 	(void)!symlink("/proc/self/fd/2", "/dev/stderr");
 	chmod("/tmp", 01777);
-	loopback_up(a);
+	net_up(a);
 	rest_after_work();
 	(void)!sethostname("panda", 5);
 	return 0;
