@@ -256,7 +256,7 @@ static int follow(struct reader r, size_t count, const char *name, struct dns_an
 		a->ttl_s = MIN(a->ttl_s, rec.ttl);
 		cur = a->chain[a->n_chain++];
 		if (cur[0] == '\0')
-			return -EBADMSG;
+			return -EPROTO;
 	}
 	r = start;
 	for (size_t i = 0; i < count; i++) {
@@ -313,7 +313,7 @@ int dns_parse_answer(const uint8_t *buf, size_t n, uint16_t id, const char *name
 		ret->answers_end = answers.at;
 	/* A cut message may end anywhere, it is asked again over TCP; a whole one may not. */
 	if (ret->n_answers < an && !ret->truncated)
-		return -EBADMSG;
+		return -EPROTO;
 	if (type == DNS_A)
 		rc = follow(answers, ret->n_answers, name, ret);
 	return rc;

@@ -78,8 +78,8 @@ struct dns_answer {
 
 /*
  * What an upstream server says to the question (id, type, class and name are compared; the name
- * without regard to case). -EBADMSG: not an answer to this, or malformed; -ELOOP: CNAMEs in a
- * circle or too many.
+ * without regard to case). -EBADMSG: not an answer to this; -EPROTO: it is, and malformed; -ELOOP:
+ * CNAMEs in a circle or too many.
  */
 int dns_parse_answer(const uint8_t *buf, size_t n, uint16_t id, const char *name, uint16_t type,
                      struct dns_answer *ret);

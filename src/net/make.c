@@ -145,6 +145,8 @@ static int set_sysctls(char why[MAKE_WHY])
 	    {"/proc/sys/net/netfilter/nf_conntrack_tcp_loose", "0", true},
 	    {"/proc/sys/net/netfilter/nf_conntrack_acct", "1", true},
 	    {"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established", "86400", false},
+	    /* Refusals are limited by our rules; the kernel's own limit would make guests wait. */
+	    {"/proc/sys/net/ipv4/icmp_ratelimit", "0", false},
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(list); i++) {

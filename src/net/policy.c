@@ -82,6 +82,8 @@ static int add_name(struct net_policy *p, const char *entry, struct err *e)
 	bool below = false;
 	size_t len;
 
+	if (strcmp(text, "*") == 0)
+		return bad(e, entry, "for all of the public internet give no list at all");
 	if (strncmp(text, "*.", 2) == 0) {
 		below = true;
 		text += 2;

@@ -130,22 +130,17 @@ bool seen_allows(const struct net_slot *s, uint32_t addr, uint16_t port)
 void seen_refill(struct net_slot *s, struct nl_batch *b)
 {
 	uint64_t now = loop_now_ms(s->net->loop);
-	size_t kept = 0;
 
+	/* What is not allowed any more is remembered all the same: its connections end now, and
+	 * that is told with the name. */
 	for (size_t i = 0; i < s->n_seen; i++) {
-		struct seen e = s->seen[i];
+		const struct seen *e = &s->seen[i];
 		uint16_t ports[POLICY_PORTS_MAX];
-		size_t n = policy_ports(s->policy, e.name, ports);
 
-		if (n == 0 || e.until_ms <= now) {
-			free(e.name);
-			continue;
-		}
-		if (s->policy->mode == NET_LIST)
-			put(b, e.addr, ports, n, false, e.until_ms - now);
-		s->seen[kept++] = e;
+		if (e->until_ms > now && s->policy->mode == NET_LIST)
+			put(b, e->addr, ports, policy_ports(s->policy, e->name, ports), false,
+			    e->until_ms - now);
 	}
-	s->n_seen = kept;
 }
 
 void seen_clear(struct net_slot *s)

@@ -264,7 +264,7 @@ static bool query_message(struct query *q, const uint8_t *buf, size_t n)
 	if (r == -EBADMSG)
 		return false;
 	if (r < 0) {
-		query_failed(q);
+		query_try(q);
 	} else if (a.truncated && !q->tcp) {
 		q->tcp = true;
 		q->tries--; /* the same server again */

@@ -163,9 +163,11 @@ class Server:
                     return
                 if b"/hold" in head:
                     c.sendall(b"held")
-                    while c.recv(4096):
-                        pass
-                    return
+                    while True:
+                        got = c.recv(4096)
+                        if not got:
+                            return
+                        c.sendall(got)
                 body = f"tls {c.getsockname()[0]} {self.names.get(id(c))}".encode()
                 c.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                 c.close()
@@ -307,6 +309,15 @@ class Attempts:
         got = s.recv(4)
         self.held[key] = s
         return got.decode()
+
+    def hold_tls(self, key, addr, sni):
+        ctx = ssl.create_default_context()
+        ctx.check_hostname = False
+        ctx.verify_mode = ssl.CERT_NONE
+        s = ctx.wrap_socket(socket.create_connection((addr, 443), 3), server_hostname=sni)
+        s.sendall(b"GET /hold HTTP/1.0\r\n\r\n")
+        self.held[key] = s
+        return s.recv(4).decode()
 
     def poke(self, key):
         """Whether a held connection still lives."""

@@ -1,0 +1,420 @@
+"""Slots live, change and end; names and hostile frames; in a little internet. See little_internet.py."""
+import os
+import signal
+import time
+
+import pytest
+
+from little_internet import BED, DATABASE, DNS, GATEWAY_MAC, GUEST_MAC, METADATA, OTHER, WEB, WILD, Guest, LittleInternet, sh
+
+pytestmark = pytest.mark.skipif(not BED.exists(), reason=f"no {BED}: build first")
+
+
+def wait_for(what, look, seconds=10):
+    end = time.monotonic() + seconds
+    while True:
+        last = look()
+        if last:
+            return last
+        assert time.monotonic() < end, f"waited {seconds} s for {what}; last seen: {last!r}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def net():
+    with LittleInternet() as n:
+        yield n
+
+
+@pytest.fixture
+def bed(net):
+    b = net.bed(3)
+    b.do("ready 3")
+    yield b
+    if b.proc.poll() is None:
+        b.end()
+
+
+@pytest.fixture
+def guest(net, bed):
+    """guest(policy): a new sandbox."""
+    made = []
+
+    def make(policy, bed_=None):
+        name = f"g{len(made)}"
+        (bed_ or bed).do("ready 1")
+        (bed_ or bed).do(f"take {name} {policy}")
+        made.append(Guest(net, bed_ or bed, name))
+        return made[-1]
+    yield make
+    for g in made:
+        g.close()
+        if bed.proc.poll() is None:
+            bed.say(f"return {g.name}")
+            bed.line()
+
+
+# Policies change while it runs -----------------------------------------------------------------------------------------
+
+
+def test_a_change_cuts_what_is_no_longer_allowed_and_nothing_else(bed, guest):
+    g = guest("open")
+    g.attempt("name", "web.example")
+    assert g.attempt("hold", "web", WEB, 80) == "held"
+    assert g.attempt("hold", "other", OTHER, 80) == "held"
+    assert g.attempt("poke", "other") == "ping"
+    bed.do(f"policy {g.name} list web.example")
+    assert g.attempt("poke", "other") == "reset"
+    assert g.attempt("poke", "web") == "ping"  # resolved before, and still allowed: no need to ask again
+    assert g.attempt("tcp", OTHER, 80) == "no"
+    assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+    bed.do(f"policy {g.name} off")
+    assert g.attempt("poke", "web") == "reset"
+    assert g.attempt("name", "web.example") == "REFUSED"
+    bed.do(f"policy {g.name} open")
+    assert g.attempt("tcp", OTHER, 80) == f"internet {OTHER}:80"
+
+
+def test_a_change_cuts_tls_connections_too(bed, guest):
+    g = guest("list web.example,other.example")
+    assert g.attempt("name", "web.example") == WEB
+    assert g.attempt("tls", WEB, "web.example") == f"tls {WEB} web.example"
+    g.attempt("name", "other.example")
+    assert g.attempt("hold_tls", "web", WEB, "web.example") == "held"
+    assert g.attempt("hold_tls", "other", OTHER, "other.example") == "held"
+    assert g.attempt("poke", "web") == "ping"
+    bed.do(f"policy {g.name} list other.example")
+    assert g.attempt("poke", "web") in ("reset", "no")  # OpenSSL does not always say how it ended
+    assert g.attempt("poke", "other") == "ping"
+    assert g.attempt("tls", WEB, "web.example") == "no"
+
+
+def test_bad_policies_are_refused_with_a_reason(bed, guest):
+    g = guest("list web.example")
+    for entry, word in (("10.0.0.1", "closed"), ("https://x.example/", "name alone"), ("*", "no list at all"), ("a.*.example", "in front"),
+                        ("::1", "IPv6"), ("web.example:0", "port"), ("1.2.3.4/33", "without https"), ("exämple.com", "xn--"),
+                        ("localhost", "dot"), ("1.2.3", "not a host name"), ("169.254.169.254", "link-local")):
+        said = bed.refused(f"policy {g.name} list {entry}")
+        assert said.startswith("bad_egress") and word in said, (entry, said)
+    assert g.attempt("name", "web.example") == WEB  # and the old one stays
+
+
+# Who is told -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_connection_and_refusal_is_told(bed, guest):
+    g = guest("list web.example")
+    g.attempt("name", "web.example")
+    g.attempt("tcp", WEB, 80)
+    bed.saw(slot=g.name, verdict="allowed", addr=WEB, port=80, proto=6, name="web.example")
+    g.attempt("tcp", OTHER, 8080)
+    bed.saw(slot=g.name, verdict="refused", addr=OTHER, port=8080, why="policy")
+    g.attempt("tcp", METADATA, 80)
+    bed.saw(slot=g.name, verdict="refused", addr=METADATA, port=80, why="closed_range")
+    g.attempt("name", "evil.example")
+    bed.saw(slot=g.name, verdict="refused", name="evil.example", why="name")
+    g.attempt("tls", WEB, "evil.example")
+    bed.saw(slot=g.name, verdict="refused", name="evil.example", why="sni", addr=WEB, port=443)
+    g.attempt("garbage", WEB, 443, "00" * 20)
+    assert g.attempt("tls", WEB, "web.example", path="/big") == "20000000"
+    bed.saw(slot=g.name, verdict="allowed", name="web.example", port=443)
+    e = bed.saw(slot=g.name, verdict="closed", name="web.example", port=443)
+    assert e["down"] > 20000000 and 100 < e["up"] < 10000
+    c = bed.numbers(f"counters {g.name}")
+    assert c["refused"] >= 2 and c["names_refused"] >= 1 and c["down"] > 20000000 and c["lost"] == 0
+
+
+def test_the_end_of_a_connection_tells_its_bytes(bed, guest):
+    g = guest("open")
+    g.attempt("name", "web.example")
+    g.attempt("tcp", WEB, 9000)
+    bed.saw(slot=g.name, verdict="allowed", port=9000)
+    bed.do(f"policy {g.name} off")  # ends what lingers
+    e = bed.saw(slot=g.name, verdict="closed", port=9000, name="web.example")
+    assert e["up"] > 100 and e["down"] > 100
+
+
+# Names -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_names_the_hard_way(guest, tcp):
+    g = guest("open")
+    look = lambda *a: g.attempt("name", *a, tcp=tcp)  # noqa: E731
+    assert look("step.example") == WEB  # the upstream server answers with one CNAME at a time
+    assert look("circle.example") == "SERVFAIL"
+    assert look("bad.example") == "SERVFAIL"
+    assert look("pointer.example") == "SERVFAIL"
+    assert look("forge.web.example") == "NXDOMAIN"
+    assert look("glue.example", "MX") == "10 mail.example."
+    assert look("glue.example", "A") == "REFUSED"
+    assert look("web.example", "ANY") == "NOTIMP"
+    # Of 120 addresses 32 are kept; of those, what 512 bytes hold when nothing else was offered.
+    assert len(look("huge.example").split()) == (32 if tcp else 30)
+
+
+def test_answers_that_nobody_asked_for_are_not_believed(net, guest):
+    g = guest("open")
+    assert g.attempt("name", "forge.tunnel.example") == WEB  # the one with the wrong id said OTHER
+
+
+@pytest.mark.parametrize("bytes_", ["", "00", "1234", "12340100000100000000", "1234010000010000000000003f", "123401000001000000000000" + "3f" * 80,
+                                    "123401000001000000000000c00c00010001", "12340100ffff000000000000", "12348180000100000000000003777777"])
+def test_malformed_questions_break_nothing(guest, bytes_):
+    g = guest("open")
+    got = g.attempt("ask_raw", bytes_, wait=0.3)
+    assert got in ("silence", "no") or got.startswith("12348") and got[7] in "1", got  # nothing, or FORMERR
+    assert g.attempt("name", "web.example") == WEB
+
+
+def test_a_cached_answer_needs_no_upstream_and_ends(net, guest):
+    g = guest("open")
+    g.attempt("name", "web.example")
+    net.clear()
+    for _ in range(5):
+        assert g.attempt("name", "web.example") == WEB
+    assert net.world.ask("asked") == []
+    assert g.attempt("name", "short.example") == WEB
+    wait_for("the answer to end", lambda: g.attempt("name", "short.example") == WEB and net.world.ask("asked").count("short.example") > 1)
+
+
+def test_an_address_that_was_resolved_again_stays_open(guest):
+    g = guest("list web.example,step.example")
+    for _ in range(3):
+        assert g.attempt("name", "web.example") == WEB
+        assert g.attempt("name", "step.example") == WEB
+    assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+
+
+def test_tunnelling_through_names_is_slowed_and_told(net, bed, guest):
+    g = guest("list *.tunnel.example")
+    net.clear()
+    label = "0123456789abcdefghijklmnopqrstuvwxyz0123456789abcdefghijkl{i:05d}"
+    got = g.attempt("flood_names", 400, label + ".tunnel.example")
+    assert got.get("REFUSED", 0) > 150, got
+    assert len(net.world.ask("asked")) < 250
+    bed.saw(slot=g.name, verdict="refused", why="tunnel")
+    assert bed.numbers(f"counters {g.name}")["names_limited"] > 100
+    assert g.attempt("name", "a.tunnel.example") in (WEB, "REFUSED")
+
+
+def test_too_many_questions_are_refused_and_others_are_served(net, bed, guest):
+    g, h = guest("open"), guest("open")
+    got = g.attempt("flood_names", 1200, "web.example")
+    assert got.get("REFUSED", 0) > 300 and got["NOERROR"] >= 500, got
+    bed.saw(slot=g.name, verdict="refused", why="rate")
+    assert h.attempt("name", "web.example") == WEB
+
+
+def test_real_clients(net, guest):
+    g = guest("list web.example")
+    assert WEB in g.run("dig +short @172.31.255.1 web.example")[1]
+    assert "REFUSED" in g.run("dig @172.31.255.1 other.example")[1]
+    assert g.run(f"curl -s -m 5 http://{WEB}/")[1] == f"internet {WEB}:80"
+    assert g.run(f"curl -s -m 5 http://{OTHER}/")[0] != 0
+    assert g.run(f"curl -sk -m 5 --resolve web.example:443:{WEB} https://web.example/")[1].startswith(f"tls {WEB}")
+    assert g.run(f"curl -sk -m 5 --resolve evil.example:443:{WEB} https://evil.example/")[0] != 0
+    assert g.run(f"nc -z -w 2 {WEB} 8080")[0] == 0
+    assert g.run(f"nc -z -w 2 {DATABASE} 5432")[0] != 0
+
+
+def test_a_hello_in_pieces_is_read(guest):
+    g = guest("list web.example")
+    g.attempt("name", "web.example")
+    assert g.attempt("tls", WEB, "web.example", split=True) == "handshake"
+    assert g.attempt("tls", WEB, "evil.example", split=True) == "no"
+
+
+# Frames a guest's root can make -----------------------------------------------------------------------------------------
+
+
+def test_odd_frames_arrive_nowhere(net, bed, guest):
+    g = guest("open")
+    net.clear()
+    g.attempt("frame", "plain")
+    g.attempt("frame", "spoof-ip", src="172.31.255.1")
+    g.attempt("frame", "spoof-ip2", src="10.200.0.5")
+    g.attempt("frame", "spoof-pub", src=OTHER)
+    g.attempt("frame", "spoof-mac", mac="06:00:ac:1f:ff:03")
+    g.attempt("frame", "frag-first", frag=0x2000)
+    g.attempt("frame", "frag-last", frag=0x0010)
+    g.attempt("frame", "options", options=True)
+    g.attempt("frame", "gre", proto=47)
+    g.attempt("frame", "sctp", proto=132)
+    g.attempt("frame", "ipip", proto=4)
+    g.attempt("frame", "igmp", proto=2)
+    g.attempt("frame", "v6", ethertype=0x86DD)
+    g.attempt("frame", "vlan", vlan=True)
+    g.attempt("frame", "odd-type", ethertype=0x88CC)
+    g.attempt("frame", "meta", to=METADATA)
+    g.attempt("frame", "lan", to=DATABASE)
+    g.attempt("frame", "multi", to="239.1.1.1")
+    g.attempt("frame", "bcast", to="255.255.255.255")
+    g.attempt("frame", "zero", to="0.0.0.0")
+    g.attempt("frame", "dns", to=DNS, dport=53)
+    g.attempt("frame", "syn", proto=6, dport=80)
+    wait_for("the plain frame", lambda: "plain" in net.marks())
+    g.attempt("frame", "last")
+    wait_for("the last frame", lambda: "last" in net.marks())
+    assert set(net.marks()) <= {"plain", "last", "syn"}
+    assert bed.numbers(f"counters {g.name}")["odd"] >= 13
+    bed.saw(slot=g.name, verdict="refused", why="odd")
+
+
+def test_arp_tells_only_the_gateway(guest):
+    g = guest("open")
+    assert g.attempt("arp", 1, GUEST_MAC, "172.31.255.2", "172.31.255.1") == GATEWAY_MAC
+    assert g.attempt("arp", 1, GUEST_MAC, "172.31.255.2", "10.200.0.2", wait=0.3) == "silence"
+    assert g.attempt("arp", 1, "06:00:ac:1f:ff:09", "172.31.255.2", "172.31.255.1", wait=0.3) == "silence"
+    g.attempt("arp", 2, "06:00:ac:1f:ff:02", "172.31.255.1", "172.31.255.1", wait=0.1)  # claims to be the gateway
+    assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+
+
+def test_sandboxes_do_not_see_each_other(net, bed, guest):
+    a, b = guest("open"), guest("open")
+    assert b.run("python3 -c 'import socket,os; s=socket.create_server((\"0.0.0.0\",7000)); os.fork() and os._exit(0); s.accept()' "
+                 ">/dev/null 2>&1")[0] == 0
+    assert len(net.links()) >= 2
+    for i in range(8):
+        for last in (1, 2):
+            assert a.attempt("tcp", f"10.200.0.{4 * i + last}", 7000, wait=0.3) == "no"
+            assert a.attempt("ping", f"10.200.0.{4 * i + last}", wait=0.3) == "no"
+
+
+def test_nobody_comes_in_from_outside(net, bed, guest):
+    g = guest("open")
+    inner = [f"10.200.0.{4 * i + 2}" for i in range(6)]
+    sh(f"ip -n {net.lan} route replace 10.200.0.0/16 via 10.9.0.1; ip -n {net.internet} route replace 10.200.0.0/16 via 11.0.0.2")
+    for ns in (net.lan, net.internet):
+        for addr in inner:
+            assert sh(f"ip netns exec {ns} nc -z -w 1 {addr} 22 && echo open || echo shut").strip() == "shut"
+    assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+
+
+def test_the_host_does_not_become_a_router(net, bed):
+    """We turned on forwarding of the way out; the internet still cannot reach the lan through it."""
+    sh(f"ip -n {net.internet} route replace 10.9.0.0/24 via 11.0.0.2")
+    assert sh(f"ip netns exec {net.host} cat /proc/sys/net/ipv4/ip_forward").strip() == "0"
+    assert sh(f"ip netns exec {net.internet} nc -z -w 1 {DATABASE} 5432 && echo open || echo shut").strip() == "shut"
+    sh(f"ip -n {net.internet} route del 10.9.0.0/24")
+
+
+# Limits ----------------------------------------------------------------------------------------------------------------
+
+
+def test_connections_are_limited(net):
+    b = net.bed(1, DNS, "10.201.0.0/24", "open", 0, 0, 40)
+    b.do("ready 1")
+    b.do("take few open")
+    g = Guest(net, b, "few")
+    n = g.attempt("many", WEB, 9000, 60)
+    assert 35 <= n <= 41
+    b.saw(slot="few", verdict="refused", why="rate")
+    g.close()
+    b.end()
+
+
+def test_bandwidth_is_limited(net):
+    b = net.bed(1, DNS, "10.201.0.0/24", "open", 8000, 16000)
+    b.do("ready 1")
+    b.do("take slow open")
+    g = Guest(net, b, "slow")
+    rate = g.attempt("fetch", WEB, 80, limit_s=2)
+    assert 1_000_000 < rate < 2_600_000, rate  # 16 Mbit/s are 2 MB/s
+    g.close()
+    b.end()
+
+
+# Life and death --------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_life_ends_old_connections_at_once(net, bed, guest):
+    """A restored guest sends on in connections its namespace never saw: it reads a reset, it does not hang."""
+    a = guest("open")
+    assert a.attempt("hold", "old", WEB, 80) == "held"
+    # The same guest behind another slot: what a restore or a fork does.
+    bed.do("ready 1")
+    bed.do("take second open")
+    os.kill(a.machine, signal.SIGKILL)
+    net.machines.remove(a.machine)
+    wait_for("the tap to go", lambda: "eth0" not in sh(f"ip -n {a.ns} -o link"))
+    a.machine = int(bed.do(f"guest second /run/netns/{a.ns}")[0])
+    net.machines.append(a.machine)
+    sh(f"ip -n {a.ns} link set eth0 address {GUEST_MAC} up; ip -n {a.ns} addr add 172.31.255.2/30 dev eth0;"
+       f"ip -n {a.ns} route add default via 172.31.255.1")
+    start = time.monotonic()
+    assert a.attempt("poke", "old") == "reset"
+    assert time.monotonic() - start < 1.9
+    assert a.attempt("name", "web.example") == WEB
+    assert a.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+    bed.do("return second")
+
+
+def test_a_killed_daemon_leaves_running_machines_and_nothing_else(net, bed, guest):
+    g = guest("list web.example")
+    g.attempt("name", "web.example")
+    assert g.attempt("hold", "web", WEB, 80) == "held"
+    bed.end(signal.SIGKILL)
+    wait_for("unused slots to go", lambda: len(net.links()) == 1)
+    assert g.attempt("poke", "web") == "ping"  # its network goes on
+    assert g.attempt("tcp", OTHER, 80) == "no"  # and so does its policy
+    assert g.attempt("name", "web.example", wait=0.5) == "silence"
+    b = net.bed(2)
+    place, addr, _ = b.do(f"adopt again {g.machine} list web.example,other.example")
+    assert g.attempt("poke", "web") == "ping"
+    assert g.attempt("name", "other.example") == OTHER
+    assert g.attempt("tcp", OTHER, 80) == f"internet {OTHER}:80"
+    assert g.attempt("tls", OTHER, "other.example") == f"tls {OTHER} other.example"
+    b.do("ready 2")
+    assert int(b.numbers("stats")["used"]) == 1
+    # The adopted place is not given to anybody else.
+    for i in range(2):
+        assert b.do(f"take n{i} open")[1] != addr
+    assert b.refused(f"adopt twice {g.machine} open").startswith("net_stale")
+    assert g.attempt("name", "other.example") == OTHER
+    # A daemon that ends in order lets go, too; the table stays for the one that lives.
+    b.end()
+    wait_for("unused slots to go", lambda: len(net.links()) == 1)
+    assert any("panda_net" in t for t in net.tables())
+    os.kill(g.machine, signal.SIGKILL)
+    wait_for("the last slot to go", lambda: len(net.links()) == 0)
+    last = net.bed(1)
+    last.do("ready 1")
+    last.end()
+    assert net.links() == [] and net.tables() == []
+    assert sh(f"ip netns exec {net.host} cat /proc/sys/net/ipv4/conf/up0/forwarding").strip() == "0"
+
+
+def test_places_come_back(net):
+    b = net.bed(2, DNS, "10.202.0.0/28")  # four places
+    b.do("ready 2")
+    for i in range(4):
+        b.do("ready 1")
+        b.do(f"take t{i} open")
+    said = b.refused("take t4 open")
+    assert said.startswith("net_full"), said
+    for i in range(4):
+        b.do(f"return t{i}")
+    b.do("ready 2")
+    for i in range(2):
+        b.do(f"take u{i} open")
+    b.end()
+    wait_for("all to go", lambda: net.links() == [])
+
+
+def test_two_daemons_do_not_take_the_same_place(net):
+    a, b = net.bed(2), net.bed(2)
+    a.do("ready 2")
+    b.do("ready 2")
+    got = [a.do("take a0 open")[1], a.do("take a1 open")[1], b.do("take b0 open")[1], b.do("take b1 open")[1]]
+    assert len(set(got)) == 4
+    a.end()
+    assert net.tables() != []  # the other one still needs them
+    b.end()
+
+
+def test_what_is_missing_is_said(net):
+    import subprocess
+    done = subprocess.run(["ip", "netns", "exec", net.host, "setpriv", "--bounding-set=-net_admin", "--inh-caps=-all", str(BED), "1"],
+                          capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+    assert done.stdout.startswith("no net_unavailable"), done
