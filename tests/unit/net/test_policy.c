@@ -1,0 +1,201 @@
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "net/bucket.h"
+#include "net/policy.h"
+
+static struct net_policy *list(size_t n, const char *const *entries)
+{
+	struct net_policy *p;
+	struct err e = {0};
+
+	if (net_policy_new(NET_LIST, entries, n, &p, &e) < 0)
+		fail_msg("%s", e.text);
+	return p;
+}
+
+#define LIST(...) \
+	list(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *), (const char *[]){__VA_ARGS__})
+
+static void names_match_as_they_are_written(void **state)
+{
+	struct net_policy *p =
+	    LIST("api.example.com", "*.wild.example", "Mixed.Example.", "port.example:8443");
+
+	assert_true(policy_allows_name(p, "api.example.com", 443));
+	assert_true(policy_allows_name(p, "api.example.com", 1));
+	assert_false(policy_allows_name(p, "xapi.example.com", 443));
+	assert_false(policy_allows_name(p, "api.example.com.evil.example", 443));
+	assert_false(policy_allows_name(p, "example.com", 443));
+	assert_false(policy_allows_name(p, "a.api.example.com", 443));
+	assert_true(policy_allows_name(p, "a.wild.example", 443));
+	assert_true(policy_allows_name(p, "a.b.wild.example", 443));
+	assert_false(policy_allows_name(p, "wild.example", 443));
+	assert_false(policy_allows_name(p, ".wild.example", 443));
+	assert_false(policy_allows_name(p, "xwild.example", 443));
+	assert_true(policy_allows_name(p, "mixed.example", 443));
+	assert_true(policy_allows_name(p, "port.example", 8443));
+	assert_false(policy_allows_name(p, "port.example", 443));
+	net_policy_unref(p);
+}
+
+static void ports_of_a_name_are_collected(void **state)
+{
+	struct net_policy *p = LIST("a.example:80", "*.example:443", "b.example", "b.example:1");
+	uint16_t ports[POLICY_PORTS_MAX];
+
+	assert_int_equal(policy_ports(p, "a.example", ports), 2);
+	assert_int_equal(ports[0], 80);
+	assert_int_equal(ports[1], 443);
+	assert_int_equal(policy_ports(p, "b.example", ports), 1);
+	assert_int_equal(ports[0], 0);
+	assert_int_equal(policy_ports(p, "example", ports), 0);
+	net_policy_unref(p);
+}
+
+static void addresses_and_networks_are_open_but_never_what_is_closed(void **state)
+{
+	struct net_policy *p = LIST("11.1.1.1", "11.2.0.0/16", "12.1.1.1:22", "0.0.0.0/0");
+	struct net_policy *few = LIST("11.1.1.1", "11.2.0.0/16", "12.1.1.1:22");
+
+	assert_true(policy_allows_addr(few, 0x0b010101, 80));
+	assert_false(policy_allows_addr(few, 0x0b010102, 80));
+	assert_true(policy_allows_addr(few, 0x0b020000, 80));
+	assert_true(policy_allows_addr(few, 0x0b02ffff, 80));
+	assert_false(policy_allows_addr(few, 0x0b030000, 80));
+	assert_true(policy_allows_addr(few, 0x0c010101, 22));
+	assert_false(policy_allows_addr(few, 0x0c010101, 80));
+	assert_true(policy_allows_addr(p, 0x08080808, 80));
+	assert_false(policy_allows_addr(p, 0x0a000001, 80));
+	assert_false(policy_allows_addr(p, 0xa9fea9fe, 80));
+	net_policy_unref(p);
+	net_policy_unref(few);
+}
+
+static void modes_without_a_list(void **state)
+{
+	uint16_t ports[POLICY_PORTS_MAX];
+	struct net_policy *p;
+
+	assert_int_equal(net_policy_new(NET_OFF, NULL, 0, &p, NULL), 0);
+	assert_false(policy_allows_name(p, "a.example", 80));
+	assert_false(policy_allows_addr(p, 0x08080808, 80));
+	assert_int_equal(policy_ports(p, "a.example", ports), 0);
+	net_policy_unref(p);
+	assert_int_equal(net_policy_new(NET_OPEN, NULL, 0, &p, NULL), 0);
+	assert_true(policy_allows_name(p, "a.example", 80));
+	assert_true(policy_allows_addr(p, 0x08080808, 80));
+	assert_false(policy_allows_addr(p, 0x7f000001, 80));
+	net_policy_unref(p);
+	/* An empty list is nothing at all, not everything. */
+	assert_int_equal(net_policy_new(NET_LIST, NULL, 0, &p, NULL), 0);
+	assert_int_equal(net_policy_mode(p), NET_OFF);
+	net_policy_unref(p);
+}
+
+static void what_cannot_be_is_refused_with_its_reason(void **state)
+{
+	static const struct {
+		const char *entry, *says;
+	} bad[] = {
+	    {"", "not a host name"},
+	    {"*", "no list at all"},
+	    {"*.", "not a host name"},
+	    {"a.*.example", "in front"},
+	    {"**.example", "in front"},
+	    {"http://a.example", "name alone"},
+	    {"a.example/path", "name alone"},
+	    {"1.2.3.0/33", "name alone"},
+	    {"1.2.3.4/24", "name alone"},
+	    {"10.0.0.0/8", "closed to all"},
+	    {"10.1.0.0/16", "10.0.0.0/8 (private)"},
+	    {"169.254.169.254", "metadata"},
+	    {"127.0.0.1:80", "loopback"},
+	    {"2001:db8::1", "IPv6"},
+	    {"[::1]:80", "IPv6"},
+	    {"a.example:", "1 to 65535"},
+	    {"a.example:0", "1 to 65535"},
+	    {"a.example:65536", "1 to 65535"},
+	    {"a.example:80x", "1 to 65535"},
+	    {"localhost", "has a dot"},
+	    {"-a.example", "not a host name"},
+	    {"a-.example", "not a host name"},
+	    {"a..example", "not a host name"},
+	    {"a b.example", "not a host name"},
+	    {"a\nb.example", "a?b.example"},
+	    {"1.2.3.4.5", "not a host name"},
+	    {"999.1.1.1", "not a host name"},
+	};
+	char label[70], name[300];
+
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		struct net_policy *p = NULL;
+		struct err e = {0};
+
+		assert_int_equal(net_policy_new(NET_LIST, &bad[i].entry, 1, &p, &e), -EINVAL);
+		assert_string_equal(e.kind, "bad_egress");
+		assert_null(p);
+		if (!strstr(e.text, bad[i].says))
+			fail_msg("\"%s\" says: %s", bad[i].entry, e.text);
+	}
+	memset(label, 'a', sizeof(label));
+	snprintf(name, sizeof(name), "%.63s.example", label);
+	net_policy_unref(LIST(name));
+	snprintf(name, sizeof(name), "%.64s.example", label);
+	assert_int_equal(policy_clean_name(name, (char[POLICY_NAME_MAX + 1]){0}), -EINVAL);
+}
+
+static void a_list_has_an_end(void **state)
+{
+	static const char *many[NET_POLICY_ENTRIES_MAX + 1];
+	struct net_policy *p;
+	struct err e = {0};
+
+	for (size_t i = 0; i < ARRAY_LEN(many); i++)
+		many[i] = "a.example";
+	assert_int_equal(net_policy_new(NET_LIST, many, NET_POLICY_ENTRIES_MAX, &p, &e), 0);
+	net_policy_unref(p);
+	assert_int_equal(net_policy_new(NET_LIST, many, NET_POLICY_ENTRIES_MAX + 1, &p, &e),
+	                 -E2BIG);
+	assert_int_equal(net_policy_new(NET_OPEN, many, 1, &p, &e), -EINVAL);
+}
+
+static void a_bucket_gives_its_burst_and_then_its_rate(void **state)
+{
+	struct bucket b = {0};
+	unsigned got = 0;
+
+	for (int i = 0; i < 100; i++)
+		got += bucket_take(&b, 5000, 10, 30, 1);
+	assert_int_equal(got, 30);
+	for (int ms = 5000; ms < 8000; ms++)
+		got += bucket_take(&b, (uint64_t)ms, 10, 30, 1);
+	assert_in_range(got, 59, 61);
+	assert_false(bucket_take(&b, 8000, 10, 30, 31)); /* more than it can ever hold */
+	assert_true(bucket_take(&b, 1u << 31, 10, 30, 30));
+	assert_false(bucket_take(&b, 5, 10, 30, 1)); /* a clock that goes back gives nothing */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(names_match_as_they_are_written),
+	    cmocka_unit_test(ports_of_a_name_are_collected),
+	    cmocka_unit_test(addresses_and_networks_are_open_but_never_what_is_closed),
+	    cmocka_unit_test(modes_without_a_list),
+	    cmocka_unit_test(what_cannot_be_is_refused_with_its_reason),
+	    cmocka_unit_test(a_list_has_an_end),
+	    cmocka_unit_test(a_bucket_gives_its_burst_and_then_its_rate),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
