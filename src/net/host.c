@@ -135,7 +135,7 @@ static int open_wan(struct host *h, char why[MAKE_WHY])
 	return 0;
 }
 
-int host_open(struct host *h, char why[MAKE_WHY])
+int net_host_open(struct host *h, char why[MAKE_WHY])
 {
 	autofree char *rules = NULL;
 	int r;
@@ -152,7 +152,7 @@ int host_open(struct host *h, char why[MAKE_WHY])
 	return h->wan[0] ? open_wan(h, why) : 0;
 }
 
-void host_close(const struct host *h)
+void net_host_close(const struct host *h)
 {
 	autofree char *rules = NULL;
 	char why[MAKE_WHY], path[80];

@@ -286,7 +286,7 @@ static int open_all(struct net *n, const struct net_config *c, struct err *e)
 	n->host.prefix = range_prefix(n->range);
 	if (c->wan)
 		memcpy(n->host.wan, c->wan, strlen(c->wan));
-	r = host_open(&n->host, why);
+	r = net_host_open(&n->host, why);
 	if (r < 0)
 		return err_set(e, -r, "net_unavailable", "no network for sandboxes: %s", why);
 	r = pool_new(n->loop, 1, &n->maker);
@@ -362,7 +362,7 @@ void net_free(struct net *n)
 	pool_free(n->breaker);
 	n->maker = n->breaker = NULL;
 	if (n->host.nft)
-		host_close(&n->host);
+		net_host_close(&n->host);
 	net_put(n);
 }
 
