@@ -30,6 +30,7 @@ const char *const fault_names[] = {
     "kill.stopped",
     "kill.cleaned",
     "checkpoint.sealed",
+    "diff.started",
     "rewind.begun",
     "rewind.started",
     "rewind.recorded",

@@ -168,6 +168,33 @@ static void seal_work(void *arg)
 	fault_at("fork.sealed");
 }
 
+/* Nothing was started. */
+static void child_fails(struct child *c, const struct err *e)
+{
+	struct fork *f = c->fork;
+	struct err why = *e;
+
+	c->job.r = 0;
+	undo_child(f, (size_t)(c - f->children), &why);
+	if (--f->left == 0)
+		fork_over(f);
+}
+
+static void child_wired(void *arg, const struct err *e)
+{
+	struct child *c = arg;
+	struct err mine;
+
+	if (!e) {
+		c->job.net_fd = network_fd(c->sb);
+		if (pool_submit(c->fork->host->pool, child_work, child_done, c) == 0)
+			return;
+		err_set(&mine, ENOMEM, "no_memory", "no memory");
+		e = &mine;
+	}
+	child_fails(c, e);
+}
+
 static void seal_done(void *arg)
 {
 	struct fork *f = arg;
@@ -176,8 +203,8 @@ static void seal_done(void *arg)
 	uint64_t generation = parent->generation + 1;
 
 	host_touch(h, parent);
-	op_end(&f->op); /* the parent is free for others; its children start beside it */
-	f->left = f->count;
+	op_end(&f->op);         /* the parent is free for others; its children start beside it */
+	f->left = f->count + 1; /* one is for this loop: it needs f to its end */
 	for (size_t i = 0; i < f->count; i++) {
 		struct child *c = &f->children[i];
 		int r = f->r;
@@ -189,17 +216,12 @@ static void seal_done(void *arg)
 		if (r == 0)
 			r = volume_open_all(h, f->tenant, f->volumes, c->job.id, false,
 			                    c->job.volumes, &c->job.err);
-		if (r == 0 && pool_submit(h->pool, child_work, child_done, c) < 0)
-			r = err_set(&c->job.err, ENOMEM, "no_memory", "no memory");
-		if (r < 0) {
-			struct err e = c->job.err;
-
-			c->job.r = 0; /* nothing was started */
-			undo_child(f, i, &e);
-			f->left--;
-		}
+		if (r == 0)
+			network_take(c->sb, child_wired, c);
+		else
+			child_fails(c, &c->job.err);
 	}
-	if (f->left == 0)
+	if (--f->left == 0)
 		fork_over(f);
 }
 

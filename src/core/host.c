@@ -75,6 +75,7 @@ void host_drop(struct host *h, struct sandbox *sb)
 	link_drop(sb);
 	history_drop(sb, NULL);
 	sandbox_unwatch(sb);
+	network_return(sb);
 	loop_timer_clear(h->loop, &sb->timer);
 	if (sb->prevp) {
 		*sb->prevp = sb->next;
@@ -251,6 +252,7 @@ void sandbox_died(struct sandbox *sb)
 
 	link_drop(sb);
 	sandbox_unwatch(sb);
+	network_return(sb);
 	if (sb->state != SANDBOX_RUNNING && sb->state != SANDBOX_PAUSED)
 		return; /* whoever works on it finds out */
 	if (machine_look(&h->machines, sb->machine, &info, NULL) == 0 && info.end[0])
@@ -610,6 +612,8 @@ int host_open(struct loop *l, struct engine *engine, const struct host_config *c
 	if (r == 0)
 		r = templates_open(h, &h->templates, e);
 	if (r == 0)
+		network_open(h);
+	if (r == 0)
 		r = volumes_recover(h, e);
 	if (r == 0)
 		r = host_recover(h, e);
@@ -680,6 +684,7 @@ void host_close(struct host *h)
 		host_drop(h, h->newest);
 	}
 	loop_timer_clear(h->loop, &h->sweep);
+	network_close(h);
 	templates_close(h->templates);
 	if (h->db)
 		db_checkpoint(h->db_path);

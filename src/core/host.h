@@ -15,18 +15,24 @@
 #include "core/sandbox.h"
 #include "store/db.h"
 
+struct net;
 struct templates;
 struct volumes;
 
 struct host_config {
 	const char *run_dir, *data_dir;
-	const char *upper_image; /* an empty file system: what machines write on */
-	unsigned threads;        /* for what blocks; 0: 8 */
-	unsigned sandboxes_max;  /* 0: 4096 */
-	uint64_t memory_reserve; /* bytes of MemAvailable that creates leave alone; 0: 1 GiB */
-	uint64_t disk_reserve;   /* free bytes of the data directory; 0: 1 GiB */
-	unsigned prepare_ahead;  /* jails made before they are asked for; 0: 8 */
-	int64_t idle_s;          /* of a sandbox without ttl; 0: 900 */
+	const char *upper_image;    /* an empty file system: what machines write on */
+	unsigned threads;           /* for what blocks; 0: 8 */
+	unsigned sandboxes_max;     /* 0: 4096 */
+	uint64_t memory_reserve;    /* bytes of MemAvailable that creates leave alone; 0: 1 GiB */
+	uint64_t disk_reserve;      /* free bytes of the data directory; 0: 1 GiB */
+	unsigned prepare_ahead;     /* jails made before they are asked for; 0: 8 */
+	int64_t idle_s;             /* of a sandbox without ttl; 0: 900 */
+	bool network_off;           /* guests have none */
+	bool egress_deny;           /* what a sandbox without a list may reach: nothing */
+	const char *net_pool, *wan; /* see net/net.h; NULL: its defaults */
+	const char *const *resolvers;
+	size_t nresolvers;
 };
 
 struct quota { /* per tenant; 0: no limit */
@@ -48,6 +54,7 @@ struct host {
 	struct machines machines;
 	struct snapshot_store store;
 	struct templates *templates;
+	struct net *net; /* NULL: no network for guests */
 	struct volumes *volumes;
 	struct events events;
 	struct host_config config;

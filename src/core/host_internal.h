@@ -5,6 +5,7 @@
 #include "core/fault.h"
 #include "core/host.h"
 #include "core/link.h"
+#include "core/network.h"
 #include "core/rewind.h"
 #include "core/template.h"
 #include "core/volume.h"
@@ -76,6 +77,7 @@ struct start_job {
 	uint64_t generation;
 	char load[SNAPSHOT_ID_MAX + 1]; /* load this snapshot into image first; "": it is there */
 	struct engine_volume volumes[ENGINE_VOLUMES_MAX]; /* owned */
+	int net_fd; /* borrowed from the slot of the sandbox; 0 or -1: none */
 	/* result */
 	struct guest *guest; /* owned, until link_take() */
 	pid_t pid;

@@ -47,6 +47,7 @@ void start_job_run(struct start_job *j)
 	                         .hostname = j->id,
 	                         .image = &j->image,
 	                         .cpu = -1,
+	                         .net_fd = j->net_fd,
 	                         .prepared = j->prepared};
 	struct machine_info info;
 	uint64_t began = mono_ns();
@@ -211,6 +212,18 @@ static void create_done(void *arg)
 	host_fill_spare(h);
 }
 
+static void create_wired(void *arg, const struct err *e)
+{
+	struct life *l = arg;
+
+	if (e) {
+		create_undo(l, e);
+		return;
+	}
+	l->job.net_fd = network_fd(l->op.sb);
+	run(l, create_work, create_done);
+}
+
 static void create_with(void *arg, const struct err *e, struct template *t)
 {
 	struct life *l = arg;
@@ -232,7 +245,7 @@ static void create_with(void *arg, const struct err *e, struct template *t)
 		create_undo(l, &mine);
 		return;
 	}
-	run(l, create_work, create_done);
+	network_take(sb, create_wired, l);
 }
 
 static void create_begin(struct op *op)
@@ -247,7 +260,7 @@ static void create_begin(struct op *op)
 	if (sb->spec.from_snapshot[0]) {
 		snprintf(l->job.load, sizeof(l->job.load), "%s", sb->spec.from_snapshot);
 		l->job.generation = sb->generation + 1;
-		run(l, create_work, create_done);
+		network_take(sb, create_wired, l);
 		return;
 	}
 	t = template_find(l->host->templates, sb->tenant, sb->spec.template, &e);
@@ -313,6 +326,8 @@ void host_create(struct host *h, const char *tenant, const struct sandbox_spec *
 		r = host_admit(h, tenant, 1, sb->memory_mb, quota, &e);
 	if (r == 0)
 		r = volume_check(h, tenant, sb->spec.volumes, &e);
+	if (r == 0)
+		r = network_check(sb->spec.egress, &e);
 	l = r == 0 ? life_new(h, done, arg, create_begin) : NULL;
 	if (!l) {
 		if (r < 0)
@@ -503,6 +518,7 @@ static void hibernate_done(void *arg)
 		return;
 	}
 	sandbox_unwatch(sb);
+	network_return(sb);
 	history_drop(sb, "it was hibernated"); /* they are memory, and it shall use none */
 	if (sandbox_enter(sb, SANDBOX_HIBERNATED, &e) < 0) {
 		/* HIBERNATING with a saved snapshot means the same to the next pandad. */
@@ -591,6 +607,7 @@ static void wake_done(void *arg)
 		}
 	}
 	if (r < 0) {
+		network_return(sb);
 		sb->state = SANDBOX_HIBERNATED; /* it sleeps on; nothing is lost */
 		record_update(sb, NULL);
 		err_prefix(&e, "auto-wake: sandbox %s could not be woken", sb->id);
@@ -614,6 +631,20 @@ static void wake_done(void *arg)
 		wake_over(l);
 }
 
+static void wake_wired(void *arg, const struct err *e)
+{
+	struct life *l = arg;
+
+	if (e) {
+		l->err = *e;
+		l->r = -e->code;
+		wake_done(l);
+		return;
+	}
+	l->job.net_fd = network_fd(l->op.sb);
+	run(l, wake_work, wake_done);
+}
+
 static void wake_begin(struct op *op)
 {
 	struct life *l = (struct life *)op;
@@ -635,7 +666,7 @@ static void wake_begin(struct op *op)
 	start_job_name(&l->job, sb);
 	hibernate_id(sb->id, l->job.load);
 	l->job.generation = sb->generation + 1;
-	run(l, wake_work, wake_done);
+	network_take(sb, wake_wired, l);
 }
 
 void host_wake(struct host *h, struct sandbox *sb, host_done *done, void *arg)

@@ -25,7 +25,7 @@
 enum {
 	GUEST_ANSWER_MS = 60000,
 	BOOK_BYTES_MAX = 1 << 20,
-	SEAL_TIMEOUT_MS = 5000,
+	SEAL_TIMEOUT_MS = 30000,
 };
 
 static bool id_valid(const char *id)
@@ -770,6 +770,8 @@ int machine_snapshot_with(struct machines *ms, const char *id,
 		return r;
 	r = at_rest ? snapshot_at_rest(ms, &m, at_rest, arg, &image, info, e)
 	            : ms->engine->snapshot(ms->engine, &m, &image, info, e);
+	if (r == -EBUSY)
+		return r; /* done, but not sealed: whoever adopts it next books what the machine says */
 	if (r < 0) {
 		write_book(m.dirfd, &m, &mi); /* it may have dropped layers */
 		unlinkat(m.dirfd, ENGINE_UNBOOKED, 0);

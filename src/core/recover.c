@@ -131,6 +131,7 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 		}
 		if (sb->state == SANDBOX_PAUSED)
 			set_paused(h, sb->machine, true);
+		network_adopt(sb);
 		sandbox_check(sb);
 		sandbox_schedule(sb);
 		t->adopted++;
@@ -143,6 +144,7 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 			log_info("finished a hibernation sandbox=%s", sb->id);
 			t->finished++;
 		} else if (info.alive && sandbox_watch(sb, info.pid) == 0) {
+			network_adopt(sb);
 			set_paused(h, sb->machine, false);
 			settle_as(sb, SANDBOX_RUNNING);
 			log_info("undid a hibernation sandbox=%s", sb->id);

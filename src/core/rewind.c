@@ -201,7 +201,7 @@ struct taking {
 	struct op op;
 	struct host *host;
 	checkpoint_taken *done; /* by hand */
-	void (*go)(void *arg); /* before a command */
+	void (*go)(void *arg);  /* before a command */
 	void *arg;
 	char machine[SANDBOX_ID + 1];
 	struct checkpoint *c;             /* ours until it is in the list */
@@ -610,6 +610,7 @@ static void rewind_begin(struct op *op)
 	host_take_id(w->host, w->job.machine, &w->job.prepared);
 	w->job.parent = w->old;
 	w->job.generation = sb->generation + 1;
+	w->job.net_fd = network_fd(sb); /* it stays the sandbox's */
 	w->had = sb->state;
 	sb->state = SANDBOX_REWINDING; /* in memory only: the record is right until the change */
 	link_drop(sb);                 /* what is asked from now on waits for its turn */

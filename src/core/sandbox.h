@@ -53,6 +53,7 @@ enum sandbox_state {
 struct history;
 struct host;
 struct link;
+struct net_slot;
 struct op;
 
 /* What the caller of create decides; a fork's children have their parent's. */
@@ -94,6 +95,9 @@ struct sandbox {
 	uint64_t active_ms;       /* monotonic: when somebody last asked for something */
 	unsigned busy;            /* commands, streams, terminals that are open: it is not idle */
 	struct link *link;        /* to its agent; NULL until needed */
+	struct net_slot *slot;    /* in the host's network; NULL: none */
+	uint64_t net_second;      /* the second its network was last heard of, */
+	unsigned net_events;      /* and how often in it */
 	struct history *history;  /* its checkpoints; NULL: none */
 	const char *history_lost; /* when those it had were dropped; NULL: never */
 	struct op *ops;           /* waiting for their turn, the first one is at work */

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "core/build.h"
 #include "core/host_internal.h"
 #include "layers/digest.h"
 
@@ -35,7 +36,8 @@ struct template_waiter {
 struct templates {
 	struct host *host;
 	struct template *list; /* by name */
-	bool stale;            /* one that is being baked has changed */
+	struct builds *builds;
+	bool stale; /* one that is being baked has changed */
 };
 
 static const char *text_of(const json_t *doc, const char *key, const char *otherwise)
@@ -216,6 +218,8 @@ int templates_open(struct host *h, struct templates **ret, struct err *e)
 	r = templates_reload(ts, e);
 	if (r == 0)
 		sweep(ts);
+	if (r == 0)
+		r = builds_open(h, &ts->builds, e);
 	if (r < 0) {
 		templates_close(ts);
 		return r;
@@ -228,6 +232,7 @@ void templates_close(struct templates *ts)
 {
 	if (!ts)
 		return;
+	builds_close(ts->builds);
 	while (ts->list) {
 		struct template *t = ts->list;
 
@@ -719,15 +724,16 @@ void template_new_bake(char ret[SNAPSHOT_ID_MAX + 1])
 json_t *template_heir(const struct template *from, const char *tenant, const char *name,
                       const char *snapshot, uint64_t generation)
 {
-	static const char *const not [] = {"aliases", "image", "upper",      "warm",     "ready",
-	                                   "label",   "tools", "size_bytes", "category", "start"};
+	/* "warm" and "ready" stay: what is built on it boots again. */
+	static const char *const left[] = {"aliases", "image",      "upper",    "label",
+	                                   "tools",   "size_bytes", "category", "start"};
 	json_t *doc = from ? json_deep_copy(from->doc) : json_object();
 	int r = doc ? 0 : -1;
 
 	if (r < 0)
 		return NULL;
-	for (size_t i = 0; i < ARRAY_LEN(not ); i++)
-		json_object_del(doc, not [i]);
+	for (size_t i = 0; i < ARRAY_LEN(left); i++)
+		json_object_del(doc, left[i]);
 	r |= json_object_set_new(doc, "name", json_string(name));
 	r |= json_object_set_new(doc, "owner_workspace", json_string(tenant));
 	r |= json_object_set_new(doc, "snapshot", json_string(snapshot));
@@ -806,4 +812,9 @@ void template_bake_of(struct templates *ts, const char *tenant, const char *name
 	ret[0] = 0;
 	if (t)
 		snprintf(ret, SNAPSHOT_ID_MAX + 1, "%s", text_of(t->doc, "snapshot", ""));
+}
+
+struct builds *templates_builds(struct templates *ts)
+{
+	return ts->builds;
 }

@@ -96,3 +96,6 @@ uint64_t template_image_bytes(const struct engine_image *i);
 
 /* Runs what a description asks for before it is frozen: "warm" and "ready". Blocks. */
 int template_warm(struct host *h, const char *machine, const json_t *doc, struct err *e);
+
+struct builds;
+struct builds *templates_builds(struct templates *ts);

@@ -18,10 +18,11 @@ struct config {
 	size_t nlisten;
 	char *data_dir, *run_dir, *kernel, *upper_image, *cgroup_parent;
 	char *tls_cert, *tls_key, *preview_suffix, *public_url;
+	char *net_pool, *wan, *resolver; /* resolver: one address, or several with spaces between */
 	int64_t sandboxes_max, memory_reserve_mb, disk_reserve_mb, idle_seconds, prepare_ahead,
 	    threads, rate_per_second, rate_burst, connections_max;
 	int64_t log_level; /* 0 error ... 3 debug */
-	bool stub_auth, weak_jail;
+	bool stub_auth, weak_jail, network, egress_deny;
 };
 
 int config_default(struct config *c);

@@ -34,6 +34,7 @@
 enum {
 	DRAIN_MS = 3000, /* requests that are open when we are asked to end */
 	LOCK_MS = 3000,
+	RESOLVERS_MAX = 3,
 };
 
 struct daemon {
@@ -46,6 +47,8 @@ struct daemon {
 	struct loop_io signals;
 	struct loop_timer deadline;
 	int signal_fd, lock_fd;
+	char *resolvers[RESOLVERS_MAX]; /* into config.resolver */
+	size_t nresolvers;
 	bool ending;
 };
 
@@ -273,7 +276,13 @@ static int wire(struct daemon *d, struct err *e)
 	                         .memory_reserve = (uint64_t)c->memory_reserve_mb << 20,
 	                         .disk_reserve = (uint64_t)c->disk_reserve_mb << 20,
 	                         .prepare_ahead = (unsigned)c->prepare_ahead,
-	                         .idle_s = c->idle_seconds};
+	                         .idle_s = c->idle_seconds,
+	                         .network_off = !c->network,
+	                         .egress_deny = c->egress_deny,
+	                         .net_pool = c->net_pool,
+	                         .wan = c->wan,
+	                         .resolvers = (const char *const *)d->resolvers,
+	                         .nresolvers = d->nresolvers};
 	struct api_config ac = {.preview_suffix = c->preview_suffix,
 	                        .public_url = c->public_url,
 	                        .rate_per_s = (unsigned)c->rate_per_second,
@@ -346,12 +355,22 @@ static void raise_limits(void)
 	}
 }
 
+static void split_resolvers(struct daemon *d)
+{
+	char *rest = d->config.resolver, *one;
+
+	while (rest && d->nresolvers < RESOLVERS_MAX && (one = strsep(&rest, " \t")))
+		if (*one)
+			d->resolvers[d->nresolvers++] = one;
+}
+
 static int run(struct daemon *d)
 {
 	struct err e = {0};
 	int r;
 
 	log_level = (enum log_level)d->config.log_level;
+	split_resolvers(d);
 	raise_limits();
 	umask(077);
 	fault_init();

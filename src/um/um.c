@@ -33,7 +33,7 @@ enum {
 	START_TIMEOUT_MS = 30000, /* a cold boot on a busy host; a restore takes milliseconds */
 	CALL_TIMEOUT_MS = 30000,
 	STOP_TIMEOUT_MS = 10000,
-	SEAL_TIMEOUT_MS = 5000, /* gigabytes are unmapped in less */
+	SEAL_TIMEOUT_MS = 30000, /* on a host whose cpus have other things to do */
 	PIDS_DEFAULT = 2048,
 	/* fds: beside the fixed slots each guest process has one, and so has each agent stream */
 	NOFILE = UM_FD_DYNAMIC + PIDS_DEFAULT + 256,
@@ -675,6 +675,10 @@ static int take_snapshot(struct engine_machine *m, bool hold, struct engine_imag
 	for (size_t d = 0; r == 0 && d < m->image.ndisks; d++)
 		if (!m->image.disks[d].read_only)
 			r = push_disk(m, d, &w, &a, &pos);
+	if (r == -EBUSY)
+		return err_set(e, EBUSY, "snapshot_failed",
+		               "the host has not let go of the memory of machine %s in time: try again",
+		               m->id);
 	if (r < 0)
 		return err_set(e, -r, "snapshot_failed", "machine %s lied about its layers: %s",
 		               m->id, strerror(-r));

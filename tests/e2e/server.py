@@ -57,7 +57,8 @@ class Pandad:
             subprocess.run(["cp", "-al", str(bakes), str(self.data / "store")], check=True)
         self.config = dict(listen=f"127.0.0.1:{self.port}", data_dir=self.data, run_dir=self.run,
                            kernel=BUILD / "panda-um", upper_image=BUILD / "upper.img",
-                           cgroup_parent=self.group, disk_reserve_mb=64, log_level=3)
+                           cgroup_parent=self.group, disk_reserve_mb=64, log_level=3,
+                           network="no")  # nothing a test does may leave this machine; tests of the network have one of their own
         self.config.update(config)
 
     @property

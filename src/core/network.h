@@ -1,0 +1,27 @@
+/*
+ * core/network.h - which place in the host's network a sandbox has
+ * For the files of the host. A slot of src/net belongs to one life of a machine: taken before it
+ * starts, returned when it has ended; a fork's child and a woken sandbox get another one, with the
+ * same policy. A host without the means has no network for guests, and says so once.
+ */
+#pragma once
+#include "core/host.h"
+
+/* h->net stays NULL when it is switched off or this host cannot. */
+void network_open(struct host *h);
+void network_close(struct host *h);
+
+/* Is this list of a spec (NULL: the host's default) one we can hold somebody to? Kind: bad_request.
+ */
+int network_check(const json_t *egress, struct err *e);
+
+/* Calls ready() when the sandbox has a slot, or there is no network; maybe at once. On the loop. */
+void network_take(struct sandbox *sb, void (*ready)(void *arg, const struct err *e), void *arg);
+int network_fd(const struct sandbox *sb); /* for engine_start; -1: none. Stays the slot's */
+void network_return(struct sandbox *sb);  /* its machine has ended; idle is fine */
+
+/* The machine was started by an earlier pandad. */
+void network_adopt(struct sandbox *sb);
+
+/* Holds a running sandbox to what its spec says now. */
+int network_apply(struct sandbox *sb, struct err *e);
