@@ -166,6 +166,8 @@ handler sandbox_create, sandbox_list, sandbox_get, sandbox_delete;
 handler sandbox_pause, sandbox_resume, sandbox_hibernate, sandbox_wake;
 handler sandbox_lifecycle, sandbox_set_lifecycle, sandbox_metrics;
 handler sandbox_fork, sandbox_fork_tree, sandbox_promote;
+/* diff.c */
+handler sandbox_diff, sandbox_merge;
 /* rewind.c */
 handler checkpoint_create, checkpoint_list, checkpoint_remove, sandbox_rewind;
 /* snapshots.c */

@@ -69,6 +69,7 @@ static const struct {
     {"guest_unreachable", 502},
     {"machine_gone", 502},
     {"upstream", 502},
+    {"diff_failed", 502},
     {"host_full", 503},
     {"shutting_down", 503},
     {"no_memory", 503},

@@ -24,6 +24,7 @@ OPERATIONS = {
     "save": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/save-as-template", {"name": "mine"}),
                            p.ask("DELETE", "/v1/templates/mine")),
     "checkpoint": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"),
+    "diff": lambda p, id: p.ask("GET", f"/v1/sandboxes/{id}/diff?to=" + p.do("POST", f"/v1/sandboxes/{id}/checkpoints")["id"]),
     "rewind": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"), p.sh(id, "echo later >/root/later"),
                              p.ask("POST", f"/v1/sandboxes/{id}/rewind"), p.ended()),
     "prepare": lambda p, id: None,
