@@ -370,7 +370,10 @@ static void use_template(struct exec_job *x, struct message *b, const struct exe
 {
 	struct template *t = template_find(x->host->templates, sb->tenant, sb->spec.template, NULL);
 	const char *dir = t ? json_string_value(json_object_get(t->doc, "workdir")) : NULL;
+	const char *user = t ? json_string_value(json_object_get(t->doc, "user")) : NULL;
 
+	if (!s->user && user)
+		b->m.user = wire_str(user);
 	b->env = t ? json_object_get(t->doc, "env") : NULL;
 	if (!s->cwd && dir && *dir == '/' && strcmp(dir, "/") != 0) {
 		b->m.cwd = wire_str(dir);

@@ -104,24 +104,3 @@ void sandbox_save_template(struct call *c)
 		return;
 	template_save(c->host, c->sb, name, replace, saved, call_hold(c));
 }
-
-void templates_build(struct call *c)
-{
-	call_fail(c, ENOSYS, "not_implemented",
-	          "this server cannot build templates yet: make one on the host with tools/image");
-}
-
-void builds_list(struct call *c)
-{
-	call_json(c, 200, json_array());
-}
-
-void builds_get(struct call *c)
-{
-	call_fail(c, ENOENT, "build_not_found", "build not found: %.64s", c->param[0]);
-}
-
-void builds_logs(struct call *c)
-{
-	builds_get(c);
-}

@@ -1,4 +1,5 @@
 """Templates that users make: saved from a sandbox, built from a Dockerfile."""
+import json
 import os
 
 import pytest
@@ -155,3 +156,75 @@ def test_the_sdk_saves(own):
         sb.run("echo sdk >/root/d")
         assert sb.save_as_template("mine")["name"] == "mine"
         assert c.sandboxes.create("mine").run("cat /root/d").stdout == "sdk\n"
+
+
+# ---- from a Dockerfile ----
+
+
+def form(fields, files):
+    """multipart/form-data as the SDK sends it: text with CR LF, a file's field name is its path."""
+    edge = "----panda7MA4YWxk"
+    out = b""
+    for k, v in fields.items():
+        text = str(v).replace("\r\n", "\n").replace("\n", "\r\n")
+        out += f'--{edge}\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{text}\r\n'.encode()
+    for path, data in files.items():
+        data = data.encode() if isinstance(data, str) else data
+        out += (f'--{edge}\r\nContent-Disposition: form-data; name="{path}"; filename="{path.split("/")[-1]}"\r\n'
+                "Content-Type: application/octet-stream\r\n\r\n").encode() + data + b"\r\n"
+    return out + f"--{edge}--\r\n".encode(), {"Content-Type": f"multipart/form-data; boundary={edge}"}
+
+
+def order(p, name, dockerfile, files=None, token=None, **fields):
+    body, headers = form(dict(name=name, dockerfile=dockerfile, size_mb=1024, **fields), files or {})
+    return p.ask("POST", "/v1/templates/build", body, headers=headers, token=token)
+
+
+def log(p, id, follow=False):
+    a = p.ask("GET", f"/v1/templates/builds/{id}/logs" + ("?follow=1" if follow else ""), timeout=120)
+    assert a.status == 200 and a.headers["content-type"].startswith("text/event-stream"), a
+    events = a.body.decode().split("\n\n")
+    assert "event: done" in events[-2] and events[-1] == ""
+    return "".join(json.loads(e.partition("data: ")[2])["line"] + "\n" for e in events[:-2] if "data: " in e)
+
+
+def build(p, name, dockerfile, files=None, status="done", **fields):
+    a = order(p, name, dockerfile, files, **fields)
+    assert a.status == 202, a
+    text = log(p, a.json["id"], follow=True)
+    b = p.do("GET", f"/v1/templates/builds/{a.json['id']}")
+    assert b["status"] == status, f"{b}\n{text}"
+    return b, text
+
+
+def test_a_dockerfile_becomes_a_template(own):
+    b, text = build(own, "app", """# syntax=docker/dockerfile:1
+ARG WHERE=/srv/app
+FROM base
+ARG WHERE
+ENV NAME=panda GREETING="hello from ${NAME:-nobody}"
+WORKDIR $WHERE
+COPY app.py lib ./
+COPY --chown=nobody:nogroup --chmod=750 run.sh /usr/local/bin/run
+RUN echo "$GREETING" >greeting && \\
+    # comments inside are fine
+    id -un >>greeting
+RUN ["/bin/sh", "-c", "echo exec form >>greeting"]
+RUN <<EOF
+echo a script >>greeting
+EOF
+USER nobody
+RUN id -un >/tmp/who
+EXPOSE 8000
+CMD ["python3", "app.py"]
+""", {"app.py": "print('app')\n", "lib/one.py": "1\n", "lib/deep/two.py": "2\n", "run.sh": "#!/bin/sh\necho ran\n"})
+    assert len(b["id"]) == 16 and int(b["id"], 16) >= 0 and b["ended_at"] >= b["started_at"] and b["bytes"] > 0
+    assert "step 1/" in text and "EXPOSE" in text
+    id = own.create(template="app")
+    r = own.sh(id, "pwd; cat greeting /tmp/who; id -un; echo $GREETING; ls; cat deep/two.py; python3 app.py")
+    assert r["stdout"] == ("/srv/app\nhello from panda\nroot\nexec form\na script\nnobody\nnobody\nhello from panda\n"
+                           "app.py\ndeep\ngreeting\none.py\n2\napp\n"), r
+    assert own.sh(id, "id -un; stat -c '%U %G %a' /usr/local/bin/run", user="root")["stdout"] == "root\nnobody nogroup 750\n"
+    t = own.do("GET", "/v1/templates/app")
+    assert not t["is_global"] and t["base"] == "base" and t["baked"]
+    assert own.do("GET", "/v1/templates/builds")[0]["id"] == b["id"]

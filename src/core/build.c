@@ -1,0 +1,706 @@
+/*
+ * core/build.c - the books of builds: orders, turns, records, ends
+ */
+#include "core/build.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "core/build_internal.h"
+#include "layers/digest.h"
+
+struct builds {
+	struct host *host;
+	struct pool *pool;
+	int dir;
+	struct build *newest;
+	bool closing;
+};
+
+static const char *const status_names[] = {"queued", "running", "baking", "done", "failed"};
+
+const char *build_status_name(enum build_status s)
+{
+	return status_names[s];
+}
+
+static uint64_t wall_ms(void)
+{
+	return clock_ns(CLOCK_REALTIME) / 1000000;
+}
+
+static bool over(const struct build *b)
+{
+	return b->status == BUILD_DONE || b->status == BUILD_FAILED;
+}
+
+/* --- on disk ---------------------------------------------------------------------------------- */
+
+/* All files of a build, or but for its record and its log. */
+static void clean_dir(int builds, const char *id, bool all)
+{
+	int fd = openat(builds, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	autoclosedir DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *de;
+
+	while (d && (de = readdir(d)))
+		if (all || (strcmp(de->d_name, "build.json") && strcmp(de->d_name, "log")))
+			unlinkat(dirfd(d), de->d_name, 0);
+	if (all)
+		unlinkat(builds, id, AT_REMOVEDIR);
+}
+
+static void write_record(struct builds *bs, const struct build *b)
+{
+	const struct build_info *i = &b->info;
+	char path[BUILD_ID + 16];
+	AUTO(json_decrefp)
+	json_t *j = json_pack(
+	    "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:I}", "id", i->id, "tenant",
+	    i->tenant, "name", i->name, "status", build_status_name((enum build_status)b->status),
+	    "error", i->error, "started_ms", (json_int_t)i->started_ms, "ended_ms",
+	    (json_int_t)i->ended_ms, "size_mb", (int)i->size_mb, "cpu", (int)i->cpu, "memory_mb",
+	    (int)i->memory_mb, "bytes", (json_int_t)i->bytes);
+	autofree char *text = j ? json_dumps(j, JSON_INDENT(1)) : NULL;
+
+	snprintf(path, sizeof(path), "%s/build.json", i->id);
+	if (!text || io_replace_file(bs->dir, path, text, strlen(text), 0600, false) < 0)
+		log_warn("a build's record is not on disk build=%s", i->id);
+}
+
+static void copy_text(const json_t *j, const char *key, char *ret, size_t n)
+{
+	const char *s = json_string_value(json_object_get(j, key));
+
+	snprintf(ret, n, "%s", s ? s : "");
+}
+
+static void add_sorted(struct builds *bs, struct build *b)
+{
+	struct build **at = &bs->newest;
+
+	while (*at && (*at)->info.started_ms > b->info.started_ms)
+		at = &(*at)->next;
+	b->next = *at;
+	*at = b;
+}
+
+/* One that another pandad had. */
+static void read_record(struct builds *bs, const char *id)
+{
+	char path[BUILD_ID + 16], status[16];
+	autofree char *text = NULL;
+	AUTO(json_decrefp) json_t *j = NULL;
+	struct build *b;
+	size_t n;
+
+	snprintf(path, sizeof(path), "%.16s/build.json", id);
+	if (io_read_file(bs->dir, path, 64 << 10, &text, &n) == 0)
+		j = json_loadb(text, n, 0, NULL);
+	b = json_is_object(j) ? calloc(1, sizeof(*b)) : NULL;
+	if (!b) {
+		clean_dir(bs->dir, id, true); /* its order was not complete */
+		return;
+	}
+	b->log = b->wake = -1;
+	snprintf(b->info.id, sizeof(b->info.id), "%s", id);
+	copy_text(j, "tenant", b->info.tenant, sizeof(b->info.tenant));
+	copy_text(j, "name", b->info.name, sizeof(b->info.name));
+	copy_text(j, "error", b->info.error, sizeof(b->info.error));
+	copy_text(j, "status", status, sizeof(status));
+	b->info.started_ms = (uint64_t)json_integer_value(json_object_get(j, "started_ms"));
+	b->info.ended_ms = (uint64_t)json_integer_value(json_object_get(j, "ended_ms"));
+	b->info.size_mb = (unsigned)json_integer_value(json_object_get(j, "size_mb"));
+	b->info.cpu = (unsigned)json_integer_value(json_object_get(j, "cpu"));
+	b->info.memory_mb = (unsigned)json_integer_value(json_object_get(j, "memory_mb"));
+	b->info.bytes = (uint64_t)json_integer_value(json_object_get(j, "bytes"));
+	b->status = strcmp(status, "done") ? BUILD_FAILED : BUILD_DONE;
+	add_sorted(bs, b);
+	if (!b->info.ended_ms) {
+		b->info.ended_ms = wall_ms();
+		snprintf(b->info.error, sizeof(b->info.error),
+		         "the server ended while this was being built: build it again");
+		clean_dir(bs->dir, id, false);
+		write_record(bs, b);
+		log_info("a build did not survive the last end build=%s", id);
+	}
+}
+
+static void build_free(struct build *b)
+{
+	build_order_free(b->order);
+	dockerfile_free(b->file);
+	for (size_t i = 0; i < ARRAY_LEN(b->stages); i++) {
+		if (b->stages[i].needed)
+			engine_image_fini(&b->stages[i].image);
+		json_decref(b->stages[i].doc);
+	}
+	json_decref(b->doc);
+	closep(&b->log);
+	closep(&b->wake);
+	free(b);
+}
+
+/* The oldest that are over go when there are too many. */
+static void forget_old(struct builds *bs)
+{
+	size_t n = 0;
+	struct build **at = &bs->newest;
+
+	while (*at) {
+		struct build *b = *at;
+
+		if (++n <= BUILDS_KEPT || !over(b)) {
+			at = &b->next;
+			continue;
+		}
+		*at = b->next;
+		clean_dir(bs->dir, b->info.id, true);
+		build_free(b);
+	}
+}
+
+int builds_open(struct host *h, struct builds **ret, struct err *e)
+{
+	struct builds *bs = calloc(1, sizeof(*bs));
+	char path[PATH_MAX];
+	DIR *d;
+	struct dirent *de;
+	int r;
+
+	if (!bs)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	bs->host = h;
+	snprintf(path, sizeof(path), "%s/builds", h->config.data_dir);
+	mkdir(path, 0700);
+	bs->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	d = bs->dir < 0 ? NULL : opendir(path);
+	if (!d) {
+		r = err_set(e, errno, "data_dir", "cannot use %s: %s", path, strerror(errno));
+		builds_close(bs);
+		return r;
+	}
+	while ((de = readdir(d)))
+		if (strlen(de->d_name) == BUILD_ID)
+			read_record(bs, de->d_name);
+	closedir(d);
+	forget_old(bs);
+	if (pool_new(h->loop, BUILDS_AT_ONCE, &bs->pool) < 0) {
+		builds_close(bs);
+		return err_set(e, ENOMEM, "no_memory", "cannot start threads for builds");
+	}
+	*ret = bs;
+	return 0;
+}
+
+void builds_close(struct builds *bs)
+{
+	if (!bs)
+		return;
+	bs->closing = true;
+	for (struct build *b = bs->newest; b; b = b->next)
+		if (!over(b)) {
+			b->stop = true;
+			if (b->wake >= 0)
+				eventfd_write(b->wake, 1);
+		}
+	if (bs->pool)
+		pool_free(bs->pool);
+	while (bs->newest) {
+		struct build *b = bs->newest;
+
+		bs->newest = b->next;
+		if (b->order) { /* its record stays: the next start says what became of it */
+			closep(&b->order->dir);
+			b->order->dir = -1;
+		}
+		build_free(b);
+	}
+	closep(&bs->dir);
+	free(bs);
+}
+
+/* --- orders ----------------------------------------------------------------------------------- */
+
+static size_t unfinished_of(const struct builds *bs, const char *tenant)
+{
+	size_t n = 0;
+
+	for (const struct build *b = bs->newest; b; b = b->next)
+		n += !over(b) && !strcmp(b->info.tenant, tenant);
+	return n;
+}
+
+static int too_many(const struct builds *bs, const char *tenant, struct err *e)
+{
+	if (unfinished_of(bs, tenant) >= BUILDS_WAITING_MAX)
+		return err_set(e, EAGAIN, "too_many",
+		               "%d builds are waiting or at work already: wait for one to end",
+		               BUILDS_WAITING_MAX);
+	return 0;
+}
+
+int build_order_new(struct host *h, const char *tenant, struct build_order **ret, struct err *e)
+{
+	struct builds *bs = templates_builds(h->templates);
+	struct build_order *o;
+	unsigned char bits[BUILD_ID / 2];
+	int r;
+
+	if (h->closing)
+		return err_set(e, ESHUTDOWN, "shutting_down", "the server is about to end");
+	r = too_many(bs, tenant, e);
+	if (r < 0)
+		return r;
+	o = calloc(1, sizeof(*o));
+	if (!o)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	o->host = h;
+	o->dir = o->fd = -1;
+	snprintf(o->info.tenant, sizeof(o->info.tenant), "%s", tenant);
+	if (getrandom(bits, sizeof(bits), 0) != sizeof(bits) || sha_new(&o->sha) < 0) {
+		build_order_free(o);
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	}
+	for (size_t i = 0; i < sizeof(bits); i++)
+		snprintf(o->info.id + 2 * i, 3, "%02x", bits[i]);
+	if (mkdirat(bs->dir, o->info.id, 0700) == 0)
+		o->dir = openat(bs->dir, o->info.id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (o->dir < 0) {
+		r = err_set(e, errno, "disk_full", "no place for a build: %s", strerror(errno));
+		build_order_free(o);
+		return r;
+	}
+	*ret = o;
+	return 0;
+}
+
+void build_order_free(struct build_order *o)
+{
+	if (!o)
+		return;
+	if (o->dir >= 0)
+		clean_dir(templates_builds(o->host->templates)->dir, o->info.id, true);
+	closep(&o->dir);
+	closep(&o->fd);
+	sha_free(o->sha);
+	free(o->dockerfile);
+	json_decref(o->args);
+	for (size_t i = 0; i < o->nfiles; i++)
+		free(o->files[i].path);
+	free(o->files);
+	free(o);
+}
+
+/* "./a//b" is "a/b". NULL: it leads out, or is none. */
+static char *plain_path(const char *path)
+{
+	char *ret = calloc(1, strlen(path) + 1), *to = ret;
+
+	while (ret && *path) {
+		size_t n = strcspn(path, "/");
+
+		if (n == 2 && !memcmp(path, "..", 2)) {
+			free(ret);
+			return NULL;
+		}
+		if (n && !(n == 1 && *path == '.')) {
+			if (to > ret)
+				*to++ = '/';
+			memcpy(to, path, n);
+			to += n;
+		}
+		path += n;
+		path += *path == '/';
+	}
+	if (ret && to == ret) {
+		free(ret);
+		return NULL;
+	}
+	return ret;
+}
+
+int build_order_file(struct build_order *o, const char *path, struct err *e)
+{
+	autofree char *plain = strlen(path) <= BUILD_PATH_MAX ? plain_path(path) : NULL;
+	struct build_file *bigger;
+	char name[32];
+
+	if (!plain)
+		return err_set(e, EINVAL, "bad_request",
+		               "'%.80s' cannot be a file of the context: its name is a relative "
+		               "path of at most %d bytes, without '..'",
+		               path, BUILD_PATH_MAX);
+	if (o->nfiles == BUILD_FILES_MAX)
+		return err_set(e, EFBIG, "too_large", "more than %d files in the context",
+		               BUILD_FILES_MAX);
+	bigger = reallocarray(o->files, o->nfiles + 1, sizeof(*bigger));
+	if (!bigger)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	o->files = bigger;
+	snprintf(name, sizeof(name), "c%zu", o->nfiles);
+	closep(&o->fd);
+	o->fd = openat(o->dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (o->fd < 0)
+		return err_set(e, errno, "disk_full", "cannot keep '%.80s': %s", plain,
+		               strerror(errno));
+	o->files[o->nfiles++] = (struct build_file){.path = take_ptr(plain)};
+	return 0;
+}
+
+int build_order_data(struct build_order *o, const void *p, size_t n, struct err *e)
+{
+	int r;
+
+	o->bytes += n;
+	if (o->bytes > BUILD_CONTEXT_MAX)
+		return err_set(e, EFBIG, "too_large",
+		               "the context is larger than %d MB: leave out what the build does "
+		               "not need",
+		               BUILD_CONTEXT_MAX >> 20);
+	r = io_write_full(o->fd, p, n);
+	if (r < 0)
+		return err_set(e, -r, "disk_full", "cannot keep the context: %s", strerror(-r));
+	return sha_add(o->sha, p, n) < 0 ? err_set(e, EIO, "internal", "no digest") : 0;
+}
+
+int build_order_file_end(struct build_order *o, struct err *e)
+{
+	struct build_file *f = &o->files[o->nfiles - 1];
+	struct digest d;
+	char head[4] = "";
+
+	if (sha_done(o->sha, &d) < 0)
+		return err_set(e, EIO, "internal", "no digest");
+	digest_text(&d, f->digest);
+	f->program = pread(o->fd, head, 4, 0) >= 2 && (!memcmp(head, "#!", 2) || !memcmp(head,
+	                                                                                 "\x7f"
+	                                                                                 "ELF",
+	                                                                                 4));
+	closep(&o->fd);
+	o->fd = -1;
+	return 0;
+}
+
+/* --- turns ------------------------------------------------------------------------------------ */
+
+static void next_turn(struct builds *bs);
+
+static void end_build(struct build *b)
+{
+	struct builds *bs = templates_builds(b->order->host->templates);
+	bool failed = b->r < 0;
+
+	b->info.ended_ms = wall_ms();
+	if (failed)
+		snprintf(b->info.error, sizeof(b->info.error), "%s", b->err.text);
+	build_say(b, "%s%s", failed ? "failed: " : "done", failed ? b->err.text : "");
+	b->status = failed ? BUILD_FAILED : BUILD_DONE;
+	write_record(bs, b);
+	log_info("build over build=%s tenant=%s template=%s status=%s took_ms=%llu why=\"%s\"",
+	         b->info.id, b->info.tenant, b->info.name, build_status_name(b->info.status),
+	         (unsigned long long)(b->info.ended_ms - b->info.started_ms), b->info.error);
+	template_settle(bs->host->templates, b->bake, b->old);
+	/* What is left of it is its record and its log. */
+	closep(&b->order->dir);
+	b->order->dir = -1;
+	clean_dir(bs->dir, b->info.id, false);
+	build_order_free(take_ptr(b->order));
+	dockerfile_free(take_ptr(b->file));
+	for (size_t i = 0; i < ARRAY_LEN(b->stages); i++) {
+		if (b->stages[i].needed)
+			engine_image_fini(&b->stages[i].image);
+		json_decref(b->stages[i].doc);
+		b->stages[i] = (struct build_stage){.needed = false};
+	}
+	json_decref(take_ptr(b->doc));
+	closep(&b->log);
+	closep(&b->wake);
+	b->log = b->wake = -1;
+	forget_old(bs);
+	next_turn(bs);
+}
+
+static void work(void *arg)
+{
+	build_work(arg);
+}
+
+static void work_done(void *arg)
+{
+	end_build(arg);
+}
+
+static void fail(struct build *b, const struct err *e)
+{
+	b->err = *e;
+	b->r = -e->code;
+	end_build(b);
+}
+
+static void prepare_stage(struct build *b);
+
+static void stage_ready(void *arg, const struct err *e, struct template *t)
+{
+	struct build *b = arg;
+	struct build_stage *s = &b->stages[b->preparing];
+	struct err mine;
+
+	if (e) {
+		fail(b, e);
+		return;
+	}
+	s->doc = json_deep_copy(t->doc);
+	snprintf(s->key, sizeof(s->key), "%s", t->bake);
+	if (b->preparing + 1 == b->file->nstages || !b->doc) { /* the last one's counts */
+		json_decref(b->doc);
+		b->doc = template_heir(t, b->info.tenant, b->info.name, b->bake, 2);
+	}
+	if (!s->doc || !b->doc || engine_image_copy(&t->image, &s->image) < 0) {
+		err_set(&mine, ENOMEM, "no_memory", "no memory");
+		fail(b, &mine);
+		return;
+	}
+	b->preparing++;
+	prepare_stage(b);
+}
+
+static const char *global_arg(void *arg, const char *name)
+{
+	struct build *b = arg;
+	const char *v = json_string_value(json_object_get(b->order->args, name));
+
+	for (size_t i = 0; !v && i < b->file->nglobals; i++)
+		for (size_t k = 0; !v && k < b->file->globals[i].nwords; k += 2)
+			if (!strcmp(b->file->globals[i].words[k], name))
+				v = b->file->globals[i].words[k + 1];
+	return v;
+}
+
+/* The template a stage begins with. The caller frees *ret_name. */
+static struct template *base_of(struct build *b, const struct docker_stage *s, char **ret_name,
+                                struct err *e)
+{
+	struct templates *ts = b->order->host->templates;
+	struct template *t;
+
+	if (dockerfile_expand(s->base, b->file->escape, true, s->line, global_arg, b, ret_name, e) <
+	    0)
+		return NULL;
+	if (!strcmp(*ret_name, "scratch")) {
+		err_set(e, EINVAL, "bad_request",
+		        "Dockerfile:%u: an empty image (scratch) cannot be built on: begin with "
+		        "'FROM base'",
+		        s->line);
+		return NULL;
+	}
+	t = template_find(ts, b->info.tenant, build_base(*ret_name), e);
+	if (!t) {
+		e->kind = "template_unknown";
+		err_prefix(e, "Dockerfile:%u", s->line);
+	}
+	return t;
+}
+
+/* Loads (or bakes) what the stages begin with, one after the other. */
+static void prepare_stage(struct build *b)
+{
+	struct dockerfile *f = b->file;
+
+	for (; b->preparing < f->nstages; b->preparing++) {
+		struct build_stage *s = &b->stages[b->preparing];
+		autofree char *name = NULL;
+		struct template *t;
+		struct err e;
+
+		if (!s->needed)
+			continue;
+		if (f->stages[b->preparing].from >= 0)
+			continue;
+		t = base_of(b, &f->stages[b->preparing], &name, &e);
+		if (!t) {
+			fail(b, &e);
+			return;
+		}
+		build_say(b, "FROM %s", name);
+		template_ready(b->order->host->templates, t, stage_ready, b);
+		return;
+	}
+	if (pool_submit(templates_builds(b->order->host->templates)->pool, work, work_done, b) <
+	    0) {
+		struct err e;
+
+		err_set(&e, ENOMEM, "no_memory", "no memory");
+		fail(b, &e);
+	}
+}
+
+/* The oldest that may begin does. */
+static void next_turn(struct builds *bs)
+{
+	struct build *next = NULL;
+	size_t all = 0;
+
+	if (bs->closing || bs->host->closing)
+		return;
+	for (struct build *b = bs->newest; b; b = b->next) {
+		size_t of_tenant = 0;
+
+		all += b->begun && !over(b);
+		if (b->begun || over(b))
+			continue;
+		for (struct build *o = bs->newest; o; o = o->next)
+			of_tenant +=
+			    o->begun && !over(o) && !strcmp(o->info.tenant, b->info.tenant);
+		if (of_tenant < BUILDS_OF_TENANT)
+			next = b; /* the last one found is the oldest */
+	}
+	if (!next || all >= BUILDS_AT_ONCE)
+		return;
+	next->begun = true;
+	next->status = BUILD_RUNNING;
+	next->deadline_ms = mono_ms() + BUILD_MS_MAX;
+	write_record(bs, next);
+	prepare_stage(next); /* may end it, and so come here again */
+}
+
+/* What the last stage uses, and so on. */
+static void mark_needed(struct build *b, size_t i)
+{
+	struct dockerfile *f = b->file;
+
+	if (b->stages[i].needed)
+		return;
+	b->stages[i].needed = true;
+	b->stages[i].image = (struct engine_image)ENGINE_IMAGE_EMPTY;
+	if (f->stages[i].from >= 0)
+		mark_needed(b, (size_t)f->stages[i].from);
+	for (size_t k = f->stages[i].first; k < f->stages[i].end; k++)
+		if (f->steps[k].from >= 0)
+			mark_needed(b, (size_t)f->steps[k].from);
+}
+
+/* All that can be said at once. */
+static int check(struct build *b, struct err *e)
+{
+	struct build_order *o = b->order;
+	struct host *h = o->host;
+	unsigned memory_mb = 0;
+	int r = too_many(templates_builds(h->templates), o->info.tenant, e);
+
+	if (r == 0)
+		r = template_may_put(h->templates, o->info.tenant, o->info.name, o->replace, e);
+	if (r == 0)
+		r = dockerfile_parse(o->dockerfile, o->dockerfile_len, &b->file, e);
+	if (r < 0)
+		return r;
+	mark_needed(b, b->file->nstages - 1);
+	for (size_t i = 0; i < b->file->nstages; i++) {
+		autofree char *name = NULL;
+		struct template *t;
+
+		if (!b->stages[i].needed || b->file->stages[i].from >= 0)
+			continue;
+		t = base_of(b, &b->file->stages[i], &name, e);
+		if (!t)
+			return -e->code;
+		/* A machine that goes on has the size it had. The last stage is the template. */
+		memory_mb = t->memory_mb;
+		b->info.memory_mb = t->memory_mb;
+		b->info.cpu = t->cpu;
+	}
+	return host_admit(h, o->info.tenant, 1, memory_mb, NULL, e);
+}
+
+int build_submit(struct build_order *o, struct build_info *ret, struct err *e)
+{
+	struct builds *bs = templates_builds(o->host->templates);
+	struct build *b = calloc(1, sizeof(*b));
+	int r;
+
+	if (!b) {
+		build_order_free(o);
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	}
+	b->order = o;
+	b->info = o->info;
+	b->log = b->wake = -1;
+	b->info.started_ms = wall_ms();
+	r = check(b, e);
+	if (r == 0) {
+		b->log = openat(o->dir, "log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+		b->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		if (b->log < 0 || b->wake < 0)
+			r = err_set(e, errno, "disk_full", "no place for a log: %s",
+			            strerror(errno));
+	}
+	if (r < 0) {
+		build_free(b);
+		return r;
+	}
+	template_new_bake(b->bake);
+	template_bake_of(bs->host->templates, b->info.tenant, b->info.name, b->old);
+	b->status = BUILD_QUEUED;
+	if (o->info.memory_mb && o->info.memory_mb != b->info.memory_mb)
+		build_say(b, "memory is that of the base: %u MiB", b->info.memory_mb);
+	write_record(bs, b);
+	b->next = bs->newest;
+	bs->newest = b;
+	*ret = b->info;
+	ret->status = BUILD_QUEUED;
+	next_turn(bs);
+	return 0;
+}
+
+/* --- looking ---------------------------------------------------------------------------------- */
+
+static struct build_info look(const struct build *b)
+{
+	struct build_info i = b->info;
+
+	i.status = (enum build_status)b->status;
+	return i;
+}
+
+void build_each(struct builds *bs, const char *tenant,
+                bool (*fn)(void *arg, const struct build_info *b), void *arg)
+{
+	for (struct build *b = bs->newest; b; b = b->next) {
+		struct build_info i = look(b);
+
+		if ((!tenant || !strcmp(tenant, i.tenant)) && !fn(arg, &i))
+			return;
+	}
+}
+
+bool build_get(struct builds *bs, const char *tenant, const char *id, struct build_info *ret)
+{
+	for (struct build *b = bs->newest; b; b = b->next)
+		if (!strcmp(b->info.id, id) && (!tenant || !strcmp(tenant, b->info.tenant))) {
+			*ret = look(b);
+			return true;
+		}
+	return false;
+}
+
+int build_log(struct builds *bs, const char *id)
+{
+	char path[BUILD_ID + 16];
+
+	snprintf(path, sizeof(path), "%.16s/log", id);
+	return openat(bs->dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+}

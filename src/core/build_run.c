@@ -1,0 +1,1012 @@
+/*
+ * core/build_run.c - the work of a build, on a thread that may wait
+ * Touches machines and the store, as jobs of the pool do, and of the host nothing else.
+ */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "core/build_internal.h"
+#include "layers/digest.h"
+
+enum {
+	FILE_MS = 120 * 1000, /* one file, one directory */
+	ENV_MAX = 512,
+};
+#define SPOOL_MAX ((uint64_t)2 << 30) /* what one COPY --from carries over */
+
+const char *build_base(const char *written)
+{
+	/* What images for Debian are called elsewhere: ours is one. */
+	if (!strncmp(written, "debian:", 7) || !strcmp(written, "debian"))
+		return "base";
+	return written;
+}
+
+/* --- log -------------------------------------------------------------------------------------- */
+
+static void log_bytes(struct build *b, const void *p, size_t n)
+{
+	static const char cut[] = "\n... the rest of the log is left out\n";
+
+	if (b->log < 0 || b->log_bytes > BUILD_LOG_MAX)
+		return;
+	b->log_bytes += n;
+	if (b->log_bytes > BUILD_LOG_MAX)
+		(void)io_write_full(b->log, cut, sizeof(cut) - 1);
+	else
+		(void)io_write_full(b->log, p, n);
+}
+
+void build_say(struct build *b, const char *fmt, ...)
+{
+	char line[1024];
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(line, sizeof(line) - 1, fmt, ap);
+	va_end(ap);
+	n = (int)MIN((size_t)n, sizeof(line) - 2);
+	line[n] = '\n';
+	if (b->log >= 0) /* also when there was too much: this is how it ended */
+		(void)io_write_full(b->log, line, (size_t)n + 1);
+}
+
+/* --- one stage -------------------------------------------------------------------------------- */
+
+struct stage {
+	struct build *b;
+	const struct docker_stage *what;
+	struct build_stage *s;
+	/* what the instructions so far have set */
+	json_t *env, *args, *shell, *entrypoint, *cmd;
+	char workdir[PATH_MAX], user[256];
+	/* its machine */
+	char machine[ENGINE_ID_MAX + 1];
+	struct guest *guest;
+	bool dirty; /* something happened since the image was taken */
+	struct err *e;
+};
+
+static int bad_step(struct stage *st, const struct docker_step *step, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static int bad_step(struct stage *st, const struct docker_step *step, const char *fmt, ...)
+{
+	char why[200];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(why, sizeof(why), fmt, ap);
+	va_end(ap);
+	return err_set(st->e, EINVAL, "build_failed", "Dockerfile:%u: %s", step->line, why);
+}
+
+static const char *lookup(void *arg, const char *name)
+{
+	struct stage *st = arg;
+	const char *v = json_string_value(json_object_get(st->env, name));
+
+	return v ? v : json_string_value(json_object_get(st->args, name));
+}
+
+static int expand(struct stage *st, const struct docker_step *step, const char *word, char **ret)
+{
+	return dockerfile_expand(word, st->b->file->escape, true, step->line, lookup, st, ret,
+	                         st->e);
+}
+
+static void stage_reset(struct stage *st)
+{
+	struct build_stage *s = st->s;
+	const struct build_stage *root = s;
+	const struct docker_stage *at = st->what;
+	const char *dir;
+	json_t *env;
+
+	while (!root->doc && at->from >= 0) {
+		root = &st->b->stages[at->from];
+		at = &st->b->file->stages[at->from];
+	}
+	env = json_object_get(root->doc, "env");
+	dir = json_string_value(json_object_get(root->doc, "workdir"));
+	json_decref(st->env);
+	json_decref(st->args);
+	json_decref(take_ptr(st->shell));
+	json_decref(take_ptr(st->entrypoint));
+	json_decref(take_ptr(st->cmd));
+	st->env = json_is_object(env) ? json_copy(env) : json_object();
+	st->args = json_object();
+	snprintf(st->workdir, sizeof(st->workdir), "%s", dir && *dir == '/' ? dir : "/");
+	dir = json_string_value(json_object_get(root->doc, "user"));
+	snprintf(st->user, sizeof(st->user), "%s", dir ? dir : "");
+}
+
+static void stage_fini(struct stage *st)
+{
+	guest_free(take_ptr(st->guest));
+	if (st->machine[0])
+		machine_remove(&st->b->order->host->machines, st->machine, NULL);
+	st->machine[0] = 0;
+	json_decref(st->env);
+	json_decref(st->args);
+	json_decref(st->shell);
+	json_decref(st->entrypoint);
+	json_decref(st->cmd);
+}
+
+static uint64_t left_ms(const struct build *b)
+{
+	uint64_t now = mono_ms();
+
+	return b->deadline_ms > now ? b->deadline_ms - now : 1;
+}
+
+static int stopped(struct build *b, struct err *e)
+{
+	if (b->stop)
+		return err_set(e, ECANCELED, "shutting_down", "the server is about to end");
+	if (mono_ms() >= b->deadline_ms)
+		return err_set(e, ETIME, "build_failed", "the build took longer than %d minutes",
+		               BUILD_MS_MAX / 60000);
+	return 0;
+}
+
+static int start(struct build *b, const struct engine_image *image, uint64_t generation,
+                 char machine[ENGINE_ID_MAX + 1], struct guest **ret, struct err *e)
+{
+	struct host *h = b->order->host;
+	struct engine_start s = {.id = machine, .image = image, .cpu = -1};
+	int r = stopped(b, e);
+
+	if (r < 0)
+		return r;
+	machine_new_id(machine);
+	memcpy(machine, "b_", 2);
+	r = machine_start_guest(&h->machines, &s, NULL, generation, NULL, ret, e);
+	if (r < 0) {
+		machine_remove(&h->machines, machine, NULL);
+		machine[0] = 0;
+	}
+	return r;
+}
+
+static int ensure_machine(struct stage *st)
+{
+	return st->guest ? 0 : start(st->b, &st->s->image, 2, st->machine, &st->guest, st->e);
+}
+
+/* What the machine is now becomes the image, and a step of the cache when key is given. */
+static int seal(struct stage *st, const char *key)
+{
+	struct host *h = st->b->order->host;
+	struct engine_image image = ENGINE_IMAGE_EMPTY;
+	char id[SNAPSHOT_ID_MAX + 1];
+	struct err e;
+	int r;
+
+	guest_set_deadline(st->guest, FILE_MS);
+	r = guest_sync(st->guest, st->e);
+	if (r == 0)
+		r = machine_snapshot(&h->machines, st->machine, &image, NULL, st->e);
+	if (r < 0)
+		return r;
+	engine_image_fini(&st->s->image);
+	st->s->image = image;
+	st->dirty = false;
+	if (!key)
+		return 0;
+	snprintf(id, sizeof(id), TEMPLATE_STEP "%.40s", key);
+	r = machine_save(&h->machines, &image, &h->store, id, NULL, &e);
+	if (r < 0 && r != -EEXIST)
+		build_say(st->b, "this step is not kept for the next build: %s", e.text);
+	return 0;
+}
+
+/* --- commands --------------------------------------------------------------------------------- */
+
+struct output {
+	struct build *b;
+	int spool; /* -1: into the log */
+	uint64_t n;
+	int r;
+};
+
+static void take_output(void *arg, uint8_t chan, const void *p, size_t n)
+{
+	struct output *o = arg;
+
+	if (o->spool < 0 || chan == WIRE_ERR) {
+		log_bytes(o->b, p, n);
+		return;
+	}
+	o->n += n;
+	if (o->r == 0)
+		o->r = o->n > SPOOL_MAX ? -EFBIG : io_write_full(o->spool, p, n);
+}
+
+static void stop_command(void *arg, struct guest_call *c)
+{
+	(void)arg;
+	guest_cancel(c);
+}
+
+/* in, out: -1 for none. */
+static int command(struct build *b, struct guest *g, char *const *argv, char *const *env,
+                   const char *cwd, const char *user, int in, int out, struct guest_exit *ret,
+                   struct err *e)
+{
+	struct output o = {.b = b, .spool = out};
+	struct guest_exec x = {.argv = argv,
+	                       .env = env,
+	                       .cwd = cwd,
+	                       .user = user && *user ? user : NULL,
+	                       .timeout_ms = left_ms(b),
+	                       .feed_stdin = in >= 0,
+	                       .stdin_fd = in,
+	                       .wakeable = true,
+	                       .wake_fd = b->wake,
+	                       .wake = stop_command,
+	                       .output = take_output,
+	                       .arg = &o};
+	int r = stopped(b, e);
+
+	if (r < 0)
+		return r;
+	guest_set_deadline(g, left_ms(b) + FILE_MS);
+	r = guest_exec_wait(g, &x, ret, e);
+	if (r < 0)
+		return stopped(b, NULL) < 0 ? stopped(b, e) : r;
+	if (o.r < 0)
+		return err_set(e, -o.r, "build_failed",
+		               o.r == -EFBIG ? "more than %llu MiB were to be copied"
+		                             : "no room for what was to be copied (of %llu MiB)",
+		               (unsigned long long)(SPOOL_MAX >> 20));
+	return 0;
+}
+
+/* One that must succeed. */
+static int tool(struct stage *st, const struct docker_step *step, struct guest *g,
+                char *const *argv, int in, int out)
+{
+	struct guest_exit end;
+	int r = command(st->b, g, argv, NULL, "/", NULL, in, out, &end, st->e);
+
+	if (r == 0 && (end.signaled || end.timed_out || end.code))
+		return bad_step(st, step, "%s failed with %d", argv[0], end.code);
+	return r;
+}
+
+static void free_list(char ***list)
+{
+	for (char **p = *list; p && *p; p++)
+		free(*p);
+	free(*list);
+}
+
+static char **env_list(struct stage *st)
+{
+	size_t n = 0, max = json_object_size(st->env) + json_object_size(st->args);
+	char **list = calloc(max + 1, sizeof(*list));
+	json_t *sets[] = {st->args, st->env}, *v;
+	const char *k;
+
+	for (size_t i = 0; list && i < ARRAY_LEN(sets); i++)
+		json_object_foreach(sets[i], k, v)
+		{
+			if ((i == 0 && json_object_get(st->env, k)) || !json_is_string(v))
+				continue;
+			if (asprintf(&list[n], "%s=%s", k, json_string_value(v)) < 0) {
+				list[n] = NULL;
+				free_list(&list);
+				return NULL;
+			}
+			n++;
+		}
+	return list;
+}
+
+/* The guest knows users by name or number, and a group by number only. */
+static void user_of(const struct stage *st, char ret[256])
+{
+	snprintf(ret, 256, "%s", st->user);
+	if (!isdigit((unsigned char)ret[0]))
+		ret[strcspn(ret, ":")] = 0;
+}
+
+static int run(struct stage *st, const struct docker_step *step)
+{
+	AUTO(free_list) char **env = env_list(st);
+	char *argv[DOCKERFILE_WORDS_MAX + 4];
+	char user[256];
+	struct guest_exit end;
+	size_t n = 0;
+	json_t *v;
+	int r;
+
+	if (!env)
+		return err_set(st->e, ENOMEM, "no_memory", "no memory");
+	if (step->exec) {
+		for (; n < step->nwords; n++)
+			argv[n] = step->words[n];
+	} else {
+		json_array_foreach(st->shell, n, v) argv[n] = (char *)json_string_value(v);
+		if (n == 0) {
+			argv[n++] = "/bin/sh";
+			argv[n++] = "-c";
+		}
+		argv[n++] = step->words[0];
+	}
+	argv[n] = NULL;
+	user_of(st, user);
+	r = command(st->b, st->guest, argv, env, st->workdir, user, -1, -1, &end, st->e);
+	if (r < 0)
+		return err_prefix(st->e, "Dockerfile:%u: RUN", step->line);
+	if (end.timed_out)
+		return bad_step(st, step, "the build took longer than %d minutes",
+		                BUILD_MS_MAX / 60000);
+	if (end.signaled)
+		return bad_step(st, step, "'%.80s' was ended by signal %d", step->text, end.code);
+	if (end.code)
+		return bad_step(st, step, "'%.80s' failed with %d", step->text, end.code);
+	return 0;
+}
+
+/* --- COPY, ADD -------------------------------------------------------------------------------- */
+
+struct copy {
+	struct stage *st;
+	const struct docker_step *step;
+	char dest[PATH_MAX];
+	bool into;    /* dest is a directory */
+	mode_t mode;  /* 0: as the file is */
+	char *owner;  /* or NULL */
+	int listed;   /* memfd of what was written, for chown; -1: none asked for */
+	size_t files; /* written */
+};
+
+/* Where to: absolute, without a slash at its end. */
+static int destination(struct copy *c, const char *word, bool many)
+{
+	struct stage *st = c->st;
+	struct wire_file f;
+	size_t n = strlen(word);
+	bool dir = many || !n || word[n - 1] == '/' || !strcmp(word, ".") ||
+	           (n > 1 && !strcmp(word + n - 2, "/."));
+	int k = word[0] == '/' ? snprintf(c->dest, sizeof(c->dest), "%s", word)
+	                       : snprintf(c->dest, sizeof(c->dest), "%s/%s",
+	                                  strcmp(st->workdir, "/") ? st->workdir : "", word);
+
+	if (k < 0 || (size_t)k >= sizeof(c->dest))
+		return bad_step(st, c->step, "a path is too long");
+	for (n = strlen(c->dest); n > 1 && c->dest[n - 1] == '/'; n--)
+		c->dest[n - 1] = 0;
+	if (!dir && st->guest) {
+		guest_set_deadline(st->guest, FILE_MS);
+		dir = guest_stat(st->guest, c->dest, true, &f, NULL) == 0 && S_ISDIR(f.mode);
+	}
+	c->into = dir;
+	return 0;
+}
+
+static int note(struct copy *c, const char *path)
+{
+	c->files++;
+	return c->listed < 0 ? 0 : io_write_full(c->listed, path, strlen(path) + 1);
+}
+
+/* Writes one file below dest (or as dest, when rel is NULL). */
+static int put_file(struct copy *c, const char *rel, int fd, mode_t mode)
+{
+	struct stage *st = c->st;
+	char path[PATH_MAX];
+	int n =
+	    rel ? snprintf(path, sizeof(path), "%s/%s", strcmp(c->dest, "/") ? c->dest : "", rel)
+		: snprintf(path, sizeof(path), "%s", c->dest);
+	int r;
+
+	if (n < 0 || (size_t)n >= sizeof(path))
+		return bad_step(st, c->step, "a path is too long");
+	if (lseek(fd, 0, SEEK_SET) < 0)
+		return err_set(st->e, errno, "internal", "cannot read the context");
+	guest_set_deadline(st->guest, FILE_MS);
+	r = guest_write_from_fd(st->guest, path, fd, WIRE_WRITE_PARENTS, c->mode ? c->mode : mode,
+	                        st->e);
+	if (r < 0)
+		return err_prefix(st->e, "Dockerfile:%u", c->step->line);
+	return note(c, path) < 0 ? err_set(st->e, ENOMEM, "no_memory", "no memory") : 0;
+}
+
+/* Does this file belong to the source? Then what it is called below it. */
+static const char *below(const char *source, const char *path, bool *ret_whole)
+{
+	char head[BUILD_PATH_MAX + 1];
+	size_t parts = 1, n = 0;
+
+	*ret_whole = false;
+	if (!*source)
+		return path;
+	for (const char *p = source; *p; p++)
+		parts += *p == '/';
+	while (path[n] && (path[n] != '/' || --parts))
+		n++;
+	snprintf(head, sizeof(head), "%.*s", (int)n, path);
+	if (strcmp(source, head) != 0 && fnmatch(source, head, FNM_PATHNAME) != 0)
+		return NULL;
+	if (path[n])
+		return path + n + 1;
+	*ret_whole = true;
+	return strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+}
+
+/* "./a/" is "a", "." is "": as the paths of the context are. */
+static int plain_source(struct stage *st, const struct docker_step *step, char *s)
+{
+	char *to = s;
+
+	for (const char *p = s; *p;) {
+		size_t n = strcspn(p, "/");
+
+		if (n == 2 && !memcmp(p, "..", 2))
+			return bad_step(st, step, "'%.80s' leads out of the context", s);
+		if (n && !(n == 1 && *p == '.')) {
+			if (to > s)
+				*to++ = '/';
+			memmove(to, p, n);
+			to += n;
+		}
+		p += n;
+		p += *p == '/';
+	}
+	*to = 0;
+	return 0;
+}
+
+static const char *untar_flag(const char *path)
+{
+	static const struct {
+		const char *end, *flag;
+	} known[] = {{".tar", "-xf"},     {".tar.gz", "-xzf"},  {".tgz", "-xzf"},
+	             {".tar.xz", "-xJf"}, {".tar.bz2", "-xjf"}, {".tbz2", "-xjf"}};
+	size_t n = strlen(path);
+
+	for (size_t i = 0; i < ARRAY_LEN(known); i++)
+		if (n > strlen(known[i].end) &&
+		    !strcmp(path + n - strlen(known[i].end), known[i].end))
+			return known[i].flag;
+	return NULL;
+}
+
+static int unpack(struct copy *c, int fd, const char *flag)
+{
+	char *argv[] = {"tar", (char *)flag, "-", "-C", c->dest, NULL};
+	int r;
+
+	guest_set_deadline(c->st->guest, FILE_MS);
+	r = guest_mkdir(c->st->guest, c->dest, 0755, true, c->st->e);
+	if (r == 0 && lseek(fd, 0, SEEK_SET) < 0)
+		r = err_set(c->st->e, errno, "internal", "cannot read the context");
+	if (r == 0)
+		r = tool(c->st, c->step, c->st->guest, argv, fd, -1);
+	if (r == 0)
+		r = note(c, c->dest);
+	return r;
+}
+
+static int from_context(struct copy *c, char *source)
+{
+	struct stage *st = c->st;
+	struct build_order *o = st->b->order;
+	size_t before = c->files;
+	int r = plain_source(st, c->step, source);
+
+	for (size_t i = 0; r == 0 && i < o->nfiles; i++) {
+		bool whole;
+		const char *rel = below(source, o->files[i].path, &whole), *flag;
+		char name[32];
+		autoclose int fd = -1;
+
+		if (!rel)
+			continue;
+		snprintf(name, sizeof(name), "c%zu", i);
+		fd = openat(o->dir, name, O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			return err_set(st->e, errno, "internal", "the context is gone");
+		flag = c->step->op == DOCKER_ADD && whole ? untar_flag(o->files[i].path) : NULL;
+		r = flag ? unpack(c, fd, flag)
+		         : put_file(c, whole && !c->into ? NULL : rel, fd,
+		                    o->files[i].program ? 0755 : 0644);
+	}
+	if (r == 0 && c->files == before)
+		return bad_step(st, c->step, "'%.80s' is not in the context (%zu files were sent)",
+		                source, o->nfiles);
+	return r;
+}
+
+/* From what another stage has come to. */
+static int from_stage(struct copy *c, const char *source, struct guest *g)
+{
+	struct stage *st = c->st;
+	char path[PATH_MAX], to_dir[PATH_MAX];
+	autoclose int spool = openat(st->b->order->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	struct wire_file f;
+	const char *base;
+	int r;
+
+	if (spool < 0)
+		return err_set(st->e, errno, "disk_full", "no room to copy: %s", strerror(errno));
+	snprintf(path, sizeof(path), "%s%s", *source == '/' ? "" : "/", source);
+	guest_set_deadline(g, FILE_MS);
+	if (guest_stat(g, path, true, &f, NULL) < 0)
+		return bad_step(st, c->step, "there is no '%.80s' in that stage%s", path,
+		                strpbrk(path, "*?[") ? " (patterns do not work with --from)" : "");
+	if (S_ISDIR(f.mode)) {
+		char *pack[] = {"tar", "-C", path, "-cf", "-", ".", NULL};
+		char *open[] = {"tar", "-C", to_dir, "-xf", "-", NULL};
+
+		snprintf(to_dir, sizeof(to_dir), "%s", c->dest);
+		r = tool(st, c->step, g, pack, -1, spool);
+		guest_set_deadline(st->guest, FILE_MS);
+		if (r == 0)
+			r = guest_mkdir(st->guest, to_dir, 0755, true, st->e);
+		if (r == 0 && lseek(spool, 0, SEEK_SET) < 0)
+			r = err_set(st->e, errno, "internal", "cannot read the copy");
+		if (r == 0)
+			r = tool(st, c->step, st->guest, open, spool, -1);
+		return r < 0 ? r : note(c, to_dir);
+	}
+	r = guest_read_to_fd(g, path, spool, st->e);
+	base = strrchr(path, '/') + 1;
+	return r < 0 ? r : put_file(c, c->into ? base : NULL, spool, f.mode & 07777);
+}
+
+static int from_heredoc(struct copy *c, const struct docker_heredoc *h)
+{
+	struct stage *st = c->st;
+	autoclose int fd = memfd_create("heredoc", MFD_CLOEXEC);
+	autofree char *text = NULL;
+	int r = 0;
+
+	if (h->expand)
+		r = dockerfile_expand(h->text, st->b->file->escape, false, c->step->line, lookup,
+		                      st, &text, st->e);
+	if (r == 0 &&
+	    (fd < 0 || io_write_full(fd, text ? text : h->text, strlen(text ? text : h->text)) < 0))
+		r = err_set(st->e, ENOMEM, "no_memory", "no memory");
+	return r < 0 ? r : put_file(c, c->into ? h->name : NULL, fd, 0644);
+}
+
+static int give_to(struct copy *c)
+{
+	char *argv[] = {"xargs", "-0", "chown", "-hR", c->owner, "--", NULL};
+
+	if (!c->files || c->listed < 0)
+		return 0;
+	if (lseek(c->listed, 0, SEEK_SET) < 0)
+		return -errno;
+	return tool(c->st, c->step, c->st->guest, argv, c->listed, -1);
+}
+
+static int copy_all(struct copy *c, char **words, size_t n)
+{
+	struct stage *st = c->st;
+	const struct docker_step *step = c->step;
+	struct build_stage *other = step->from >= 0 ? &st->b->stages[step->from] : NULL;
+	char machine[ENGINE_ID_MAX + 1] = "";
+	struct guest *g = NULL;
+	size_t doc = 0;
+	int r = other ? start(st->b, &other->image, 2, machine, &g, st->e) : 0;
+
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		if (!strncmp(step->words[i], "<<", 2) && doc < step->nheredocs)
+			r = from_heredoc(c, &step->heredocs[doc++]);
+		else if (g)
+			r = from_stage(c, words[i], g);
+		else if (step->op == DOCKER_ADD && strstr(words[i], "://"))
+			r = bad_step(st, step,
+			             "ADD does not fetch: use RUN curl, where the network rules "
+			             "of a sandbox hold");
+		else
+			r = from_context(c, words[i]);
+	}
+	guest_free(g);
+	if (machine[0])
+		machine_remove(&st->b->order->host->machines, machine, NULL);
+	return r;
+}
+
+static int copy(struct stage *st, const struct docker_step *step)
+{
+	struct copy c = {.st = st, .step = step, .listed = -1};
+	size_t n = step->nwords - 1;
+	AUTO(free_list) char **words = calloc(step->nwords + 1, sizeof(*words));
+	autofree char *chmod_text = NULL;
+	int r = words ? 0 : err_set(st->e, ENOMEM, "no_memory", "no memory");
+
+	for (size_t i = 0; r == 0 && i < step->nwords; i++)
+		r = expand(st, step, step->words[i], &words[i]);
+	if (r == 0 && step->chown)
+		r = expand(st, step, step->chown, &c.owner);
+	if (r == 0 && step->chmod)
+		r = expand(st, step, step->chmod, &chmod_text);
+	if (r == 0 && chmod_text) {
+		char *end;
+
+		c.mode = (mode_t)strtoul(chmod_text, &end, 8);
+		if (*end || !*chmod_text || c.mode > 07777 || !c.mode)
+			r = bad_step(st, step, "--chmod takes a number such as 755");
+	}
+	if (r == 0 && c.owner) {
+		c.listed = memfd_create("chown", MFD_CLOEXEC);
+		if (c.listed < 0)
+			r = err_set(st->e, errno, "no_memory", "no memory");
+	}
+	if (r == 0)
+		r = destination(&c, words[n], n > 1);
+	if (r == 0)
+		r = copy_all(&c, words, n);
+	if (r == 0)
+		r = give_to(&c);
+	closep(&c.listed);
+	free(c.owner);
+	return r;
+}
+
+/* --- instructions ----------------------------------------------------------------------------- */
+
+static bool acts(const struct docker_step *s)
+{
+	return s->op == DOCKER_RUN || s->op == DOCKER_COPY || s->op == DOCKER_ADD;
+}
+
+static json_t *list_of(const struct docker_step *s)
+{
+	json_t *l = json_array();
+
+	if (!s->exec && s->nwords)
+		return json_pack("[s, s, s]", "/bin/sh", "-c", s->words[0]);
+	for (size_t i = 0; i < s->nwords; i++)
+		json_array_append_new(l, json_string(s->words[i]));
+	return l;
+}
+
+static int set_variables(struct stage *st, const struct docker_step *step)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < step->nwords; i += 2) {
+		const char *name = step->words[i], *given;
+		autofree char *value = NULL;
+
+		given = step->op == DOCKER_ARG
+		            ? json_string_value(json_object_get(st->b->order->args, name))
+		            : NULL;
+		if (!given && step->words[i + 1])
+			r = expand(st, step, step->words[i + 1], &value);
+		for (size_t g = 0; step->op == DOCKER_ARG && !given && !step->words[i + 1] &&
+		                   g < st->b->file->nglobals;
+		     g++) /* ARG NAME: as above the first FROM */
+			for (size_t k = 0; k < st->b->file->globals[g].nwords; k += 2)
+				if (!strcmp(st->b->file->globals[g].words[k], name))
+					given = st->b->file->globals[g].words[k + 1];
+		if (r == 0 && (given || value)) {
+			if (json_object_size(st->env) + json_object_size(st->args) > ENV_MAX)
+				return bad_step(st, step, "more than %d variables", ENV_MAX);
+			if (json_object_set_new(step->op == DOCKER_ENV ? st->env : st->args, name,
+			                        json_string(given ? given : value)) < 0)
+				return bad_step(st, step, "the value of %.60s is not UTF-8", name);
+		}
+	}
+	return r;
+}
+
+static int set_workdir(struct stage *st, const struct docker_step *step)
+{
+	autofree char *to = NULL;
+	char path[PATH_MAX];
+	int n, r = expand(st, step, step->words[0], &to);
+
+	if (r < 0)
+		return r;
+	n = *to == '/' ? snprintf(path, sizeof(path), "%s", to)
+	               : snprintf(path, sizeof(path), "%s/%s",
+	                          strcmp(st->workdir, "/") ? st->workdir : "", to);
+	if (n < 0 || (size_t)n >= sizeof(path))
+		return bad_step(st, step, "a path is too long");
+	for (n = (int)strlen(path); n > 1 && path[n - 1] == '/'; n--)
+		path[n - 1] = 0;
+	memcpy(st->workdir, path, sizeof(path));
+	return 0;
+}
+
+/* What an instruction means for those after it. */
+static int apply(struct stage *st, const struct docker_step *step)
+{
+	autofree char *word = NULL;
+	int r;
+
+	switch (step->op) {
+	case DOCKER_ENV:
+	case DOCKER_ARG:
+		return set_variables(st, step);
+	case DOCKER_WORKDIR:
+		return set_workdir(st, step);
+	case DOCKER_USER:
+		r = expand(st, step, step->words[0], &word);
+		if (r == 0)
+			snprintf(st->user, sizeof(st->user), "%.255s", word);
+		return r;
+	case DOCKER_SHELL:
+		json_decref(st->shell);
+		st->shell = list_of(step);
+		return 0;
+	case DOCKER_ENTRYPOINT:
+		json_decref(st->entrypoint);
+		st->entrypoint = list_of(step);
+		json_decref(take_ptr(st->cmd)); /* one begins anew */
+		return 0;
+	case DOCKER_CMD:
+		json_decref(st->cmd);
+		st->cmd = list_of(step);
+		return 0;
+	default:
+		return 0;
+	}
+}
+
+static int act(struct stage *st, const struct docker_step *step)
+{
+	int r = ensure_machine(st);
+
+	if (r < 0)
+		return r;
+	st->dirty = true;
+	if (step->op == DOCKER_RUN)
+		return run(st, step);
+	if (step->op == DOCKER_WORKDIR) {
+		guest_set_deadline(st->guest, FILE_MS);
+		return guest_mkdir(st->guest, st->workdir, 0755, true, st->e);
+	}
+	return copy(st, step);
+}
+
+/* --- the cache -------------------------------------------------------------------------------- */
+
+static void digest_add(struct sha *sha, const char *text)
+{
+	(void)sha_add(sha, text, strlen(text) + 1);
+}
+
+/* All that decides what comes of a step, given what came of those before. */
+static int next_key(struct stage *st, const struct docker_step *step, struct sha *sha)
+{
+	struct build_order *o = st->b->order;
+	autofree char *env = json_dumps(st->env, JSON_COMPACT | JSON_SORT_KEYS);
+	autofree char *args = json_dumps(st->args, JSON_COMPACT | JSON_SORT_KEYS);
+	struct digest d;
+	int r = 0;
+
+	if (!env || !args)
+		return err_set(st->e, ENOMEM, "no_memory", "no memory");
+	digest_add(sha, st->s->key);
+	digest_add(sha, step->text);
+	digest_add(sha, env);
+	digest_add(sha, args);
+	digest_add(sha, st->workdir);
+	digest_add(sha, st->user);
+	if (step->from >= 0)
+		digest_add(sha, st->b->stages[step->from].key);
+	else if (step->op == DOCKER_COPY || step->op == DOCKER_ADD)
+		for (size_t w = 0; r == 0 && w + 1 < step->nwords; w++) {
+			autofree char *source = NULL;
+			bool whole;
+
+			r = expand(st, step, step->words[w], &source);
+			if (r == 0)
+				r = plain_source(st, step, source);
+			for (size_t i = 0; r == 0 && i < o->nfiles; i++)
+				if (below(source, o->files[i].path, &whole)) {
+					digest_add(sha, o->files[i].path);
+					digest_add(sha, o->files[i].digest);
+				}
+		}
+	if (sha_done(sha, &d) < 0)
+		return err_set(st->e, EIO, "internal", "no digest");
+	if (r == 0)
+		digest_text(&d, st->s->key);
+	return r;
+}
+
+static bool load_step(struct stage *st, const char *key)
+{
+	struct host *h = st->b->order->host;
+	struct engine_image image = ENGINE_IMAGE_EMPTY;
+	char id[SNAPSHOT_ID_MAX + 1];
+
+	snprintf(id, sizeof(id), TEMPLATE_STEP "%.40s", key);
+	if (faccessat(h->store.snapshots, id, F_OK, 0) < 0)
+		return false;
+	if (machine_load(&h->machines, &h->store, id, false, &image, NULL) < 0) {
+		snapshot_delete(&h->store, id, NULL);
+		return false;
+	}
+	utimensat(h->store.snapshots, id, NULL, 0); /* used now */
+	engine_image_fini(&st->s->image);
+	st->s->image = image;
+	return true;
+}
+
+/* The ones not used for longest go. */
+static void trim_steps(struct host *h)
+{
+	for (;;) {
+		int fd = openat(h->store.snapshots, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		autoclosedir DIR *d = fd < 0 ? NULL : fdopendir(fd);
+		char oldest[SNAPSHOT_ID_MAX + 1] = "";
+		struct timespec when = {0};
+		struct dirent *de;
+		struct stat s;
+		size_t n = 0;
+
+		while (d && (de = readdir(d))) {
+			if (strncmp(de->d_name, TEMPLATE_STEP, sizeof(TEMPLATE_STEP) - 1) != 0 ||
+			    fstatat(dirfd(d), de->d_name, &s, 0) < 0)
+				continue;
+			n++;
+			if (!oldest[0] || s.st_mtim.tv_sec < when.tv_sec ||
+			    (s.st_mtim.tv_sec == when.tv_sec && s.st_mtim.tv_nsec < when.tv_nsec)) {
+				snprintf(oldest, sizeof(oldest), "%.64s", de->d_name);
+				when = s.st_mtim;
+			}
+		}
+		if (n <= BUILD_STEPS_KEPT || snapshot_delete(&h->store, oldest, NULL) < 0)
+			break;
+	}
+	snapshot_gc(&h->store, NULL, NULL);
+}
+
+/* --- a stage, a build ------------------------------------------------------------------------- */
+
+static int build_stage(struct stage *st, size_t index, size_t *step_no, size_t steps)
+{
+	struct build *b = st->b;
+	struct dockerfile *f = b->file;
+	size_t first = st->what->first, n = st->what->end - first, done = 0;
+	char(*keys)[65] = calloc(n + 1, sizeof(*keys));
+	AUTO(sha_freep) struct sha *sha = NULL;
+	int r = keys && sha_new(&sha) == 0 ? 0 : err_set(st->e, ENOMEM, "no_memory", "no memory");
+
+	/* Which steps are known? Only the newest of them counts. */
+	stage_reset(st);
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		r = apply(st, &f->steps[first + i]);
+		if (r == 0)
+			r = next_key(st, &f->steps[first + i], sha);
+		if (r == 0)
+			memcpy(keys[i], st->s->key, sizeof(keys[i]));
+	}
+	for (size_t i = n; r == 0 && i-- > 0 && !done;)
+		if (acts(&f->steps[first + i]) && load_step(st, keys[i]))
+			done = i + 1;
+	stage_reset(st);
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		struct docker_step *step = &f->steps[first + i];
+
+		build_say(b, "step %zu/%zu: %.*s%s", ++*step_no, steps,
+		          (int)MIN(strcspn(step->text, "\n"), 800u), step->text,
+		          i < done                   ? acts(step) ? " (as before)" : ""
+		          : step->op == DOCKER_NOTED ? " (means nothing here)"
+		                                     : "");
+		r = apply(st, step);
+		if (r == 0 && i >= done && (acts(step) || step->op == DOCKER_WORKDIR))
+			r = act(st, step);
+		if (r == 0 && i >= done && acts(step))
+			r = seal(st, keys[i]);
+	}
+	if (r == 0 && st->dirty)
+		r = seal(st, NULL);
+	free(keys);
+	(void)index;
+	return r;
+}
+
+/* What the last stage says of the template. */
+static int describe(struct build *b, const struct stage *st)
+{
+	json_t *start = json_object();
+	int r = 0;
+
+	r |= json_object_set(b->doc, "env", st->env);
+	r |= json_object_set_new(b->doc, "workdir", json_string(st->workdir));
+	if (st->user[0])
+		r |= json_object_set_new(b->doc, "user", json_string(st->user));
+	if (st->entrypoint)
+		r |= json_object_set(start, "entrypoint", st->entrypoint);
+	if (st->cmd)
+		r |= json_object_set(start, "cmd", st->cmd);
+	if (json_object_size(start))
+		r |= json_object_set(b->doc, "start", start);
+	json_decref(start);
+	r |= json_object_set_new(b->doc, "description", json_string("built from a Dockerfile"));
+	return r ? err_set(&b->err, ENOMEM, "no_memory", "no memory") : 0;
+}
+
+/*
+ * Its machine was restored from a baked one and is still warm: what came of the last step is the
+ * bake. (A fresh boot would need its disk in one layer, and memory of another size a fresh boot.)
+ */
+static int bake(struct build *b, struct build_stage *last)
+{
+	struct host *h = b->order->host;
+	int r = stopped(b, &b->err);
+
+	if (r < 0)
+		return r;
+	b->info.bytes = template_image_bytes(&last->image);
+	json_object_set_new(b->doc, "size_bytes", json_integer((json_int_t)b->info.bytes));
+	return machine_save(&h->machines, &last->image, &h->store, b->bake, NULL, &b->err);
+}
+
+void build_work(struct build *b)
+{
+	struct dockerfile *f = b->file;
+	size_t steps = 0, step = 0;
+
+	for (size_t i = 0; i < f->nstages; i++)
+		if (b->stages[i].needed)
+			steps += f->stages[i].end - f->stages[i].first;
+	for (size_t i = 0; b->r == 0 && i < f->nstages; i++) {
+		struct stage st = {.b = b, .what = &f->stages[i], .s = &b->stages[i], .e = &b->err};
+
+		if (!b->stages[i].needed)
+			continue;
+		if (st.what->from >= 0) {
+			const struct build_stage *other = &b->stages[st.what->from];
+
+			memcpy(st.s->key, other->key, sizeof(st.s->key));
+			if (engine_image_copy(&other->image, &st.s->image) < 0)
+				b->r = err_set(&b->err, ENOMEM, "no_memory", "no memory");
+		} else { /* tenants do not see from a build's speed what others build */
+			AUTO(sha_freep) struct sha *sha = NULL;
+			struct digest d;
+
+			b->r = sha_new(&sha);
+			if (b->r == 0) {
+				digest_add(sha, b->info.tenant);
+				digest_add(sha, st.s->key);
+				b->r = sha_done(sha, &d);
+				digest_text(&d, st.s->key);
+			}
+			if (b->r < 0)
+				err_set(&b->err, ENOMEM, "no_memory", "no memory");
+		}
+		if (b->r == 0)
+			b->r = build_stage(&st, i, &step, steps);
+		if (b->r == 0 && i + 1 == f->nstages)
+			b->r = describe(b, &st);
+		stage_fini(&st);
+	}
+	trim_steps(b->order->host);
+	if (b->r < 0)
+		return;
+	b->status = BUILD_BAKING;
+	build_say(b, "baking");
+	b->r = bake(b, &b->stages[f->nstages - 1]);
+	if (b->r == 0)
+		b->r = template_put(b->order->host, b->doc, b->order->replace, &b->err);
+}

@@ -1,0 +1,206 @@
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "core/dockerfile.h"
+
+static struct dockerfile *parse(const char *text)
+{
+	struct dockerfile *d = NULL;
+	struct err e = {0};
+	int r = dockerfile_parse(text, strlen(text), &d, &e);
+
+	if (r < 0)
+		print_message("%s\n", e.text);
+	assert_int_equal(r, 0);
+	return d;
+}
+
+static void steps_have_words_and_lines(void **state)
+{
+	AUTO(dockerfile_freep)
+	struct dockerfile *d = parse("# syntax=docker/dockerfile:1\r\n"
+	                             "ARG V=12\r\n\r\n"
+	                             "FROM base:$V AS build\r\n"
+	                             "RUN apt-get update && \\\r\n"
+	                             "  # why\r\n"
+	                             "  apt-get install -y git\r\n"
+	                             "copy --chown=a:b \"x y\" z /to/\r\n"
+	                             "FROM base\r\n"
+	                             "COPY --from=build /a /b\r\n"
+	                             "ENV A=1 B=\"2 3\"\r\n"
+	                             "ENV C d e\r\n"
+	                             "CMD [\"run\", \"me\"]\r\n");
+
+	assert_int_equal(d->nglobals, 1);
+	assert_int_equal(d->nstages, 2);
+	assert_string_equal(d->stages[0].base, "base:$V");
+	assert_string_equal(d->stages[0].name, "build");
+	assert_int_equal(d->nsteps, 6);
+	assert_string_equal(d->steps[0].words[0], "apt-get update &&   apt-get install -y git");
+	assert_int_equal(d->steps[0].line, 5);
+	assert_int_equal(d->steps[1].line, 8);
+	assert_string_equal(d->steps[1].chown, "a:b");
+	assert_int_equal(d->steps[1].nwords, 3);
+	assert_string_equal(d->steps[1].words[0], "\"x y\"");
+	assert_int_equal(d->stages[1].first, 2);
+	assert_int_equal(d->steps[2].from, 0);
+	assert_string_equal(d->steps[3].words[3], "\"2 3\"");
+	assert_string_equal(d->steps[4].words[1], "d e");
+	assert_true(d->steps[5].exec);
+	assert_string_equal(d->steps[5].words[1], "me");
+}
+
+static void heredocs_are_read(void **state)
+{
+	AUTO(dockerfile_freep)
+	struct dockerfile *d = parse("FROM base\n"
+	                             "RUN <<EOF\necho one\n# two\nEOF\n"
+	                             "RUN cat <<-'E' >/x\n\ta $b\n\tE\n"
+	                             "COPY <<A <<B /dir/\n1\nA\n2 $V\nB\n"
+	                             "RUN echo $((a<<b)) \"<<C\"\n");
+
+	assert_int_equal(d->nsteps, 4);
+	assert_string_equal(d->steps[0].words[0], "echo one\n# two\n");
+	assert_string_equal(d->steps[1].words[0], "cat <<-'E' >/x\na $b\nE");
+	assert_int_equal(d->steps[2].nheredocs, 2);
+	assert_string_equal(d->steps[2].heredocs[1].text, "2 $V\n");
+	assert_string_equal(d->steps[2].words[0], "<<A");
+	assert_int_equal(d->steps[3].nheredocs, 0);
+	assert_int_equal(d->steps[3].line, 14);
+}
+
+static void what_is_wrong_is_named_with_its_line(void **state)
+{
+	static const struct {
+		const char *text, *line, *says;
+	} bad[] = {
+	    {"", ":1:", "no FROM"},
+	    {"# only\n\n", ":2:", "no FROM"},
+	    {"RUN x\n", ":1:", "before FROM"},
+	    {"FROM\n", ":1:", "FROM takes"},
+	    {"FROM a b\n", ":1:", "FROM takes"},
+	    {"FROM a AS 1x\n", ":1:", "no name for a stage"},
+	    {"FROM base\nFETCH x\n", ":2:", "no instruction 'FETCH'"},
+	    {"FROM base\n\nRUN\n", ":3:", "needs a command"},
+	    {"FROM base\nRUN []\n", ":2:", "needs a command"},
+	    {"FROM base\nCOPY a\n", ":2:", "a source and a destination"},
+	    {"FROM base\nCOPY --from=x a b\n", ":2:", "no earlier stage"},
+	    {"FROM base\nCOPY --from=0 a b\n", ":2:", "no earlier stage"},
+	    {"FROM base\nCOPY --what=0 a b\n", ":2:", "--what"},
+	    {"FROM base\nRUN --mount=type=secret,id=x a\n", ":2:", "--mount"},
+	    {"FROM base\nCOPY \"a b\n", ":2:", "no end"},
+	    {"FROM base\nENV\n", ":2:", "needs a name"},
+	    {"FROM base\nENV a=1 b\n", ":2:", "not NAME=value"},
+	    {"FROM base\nENV a$b=1\n", ":2:", "no name of a variable"},
+	    {"FROM base\nSHELL /bin/sh\n", ":2:", "needs a list"},
+	    {"FROM base\nRUN <<EOF\nx\n", ":2:", "'EOF'"},
+	    {"FROM base\nWORKDIR\n", ":2:", "a directory"},
+	    {"FROM base\nUSER \\\n\n", ":2:", "a user"},
+	    {"# escape=x\nFROM base\n", ":1:", "escape"},
+	    {"FROM --foo=bar base\n", ":1:", "--foo=bar"},
+	    {"FROM base\nRUN a \\\n\nb\x01\n\x02 x\n", ":5:", "no instruction '?'"},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		struct dockerfile *d = NULL;
+		struct err e = {0};
+
+		assert_int_equal(dockerfile_parse(bad[i].text, strlen(bad[i].text), &d, &e),
+		                 -EINVAL);
+		assert_null(d);
+		assert_string_equal(e.kind, "bad_request");
+		if (!strstr(e.text, bad[i].says) || strncmp(e.text + 10, bad[i].line, 3) != 0)
+			fail_msg("'%s' gave '%s'", bad[i].text, e.text);
+	}
+	assert_int_equal(dockerfile_parse("FROM a\0b", 8, NULL, NULL), -EINVAL);
+}
+
+static void too_much_is_refused(void **state)
+{
+	static const char *const lines[] = {"FROM base\n", "RUN x\n", "COPY <<E /x\nE\n"};
+	char *text = malloc(DOCKERFILE_MAX + 64);
+	struct dockerfile *d = NULL;
+	struct err e;
+
+	assert_non_null(text);
+	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+		size_t n = 0, k = strlen(lines[i]);
+
+		memcpy(text, "FROM base\n", 10);
+		for (n = 10; n + k < DOCKERFILE_MAX; n += k)
+			memcpy(text + n, lines[i], k);
+		assert_int_equal(dockerfile_parse(text, n, &d, &e), -EINVAL);
+		assert_non_null(strstr(e.text, "more than"));
+	}
+	memset(text, '\n', DOCKERFILE_MAX + 1);
+	assert_int_equal(dockerfile_parse(text, DOCKERFILE_MAX + 1, &d, &e), -EFBIG);
+	free(text);
+}
+
+static const char *get(void *arg, const char *name)
+{
+	(void)arg;
+	return !strcmp(name, "A") ? "one" : !strcmp(name, "EMPTY") ? "" : NULL;
+}
+
+static void variables_are_expanded(void **state)
+{
+	static const struct {
+		const char *word, *is;
+	} good[] = {
+	    {"plain", "plain"},
+	    {"$A-${A}$B", "one-one"},
+	    {"'$A'\"$A\"", "$Aone"},
+	    {"\\$A \\x", "$A x"},
+	    {"\"a\\b \\\"\"", "a\\b \""},
+	    {"${B:-x $A}", "x one"},
+	    {"${A:-x}${EMPTY:-y}${EMPTY-z}", "oney"},
+	    {"${A:+yes}${B:+no}", "yes"},
+	    {"${B:-${C:-${A}}}", "one"},
+	    {"$", "$"},
+	    {"a$1", "a$1"},
+	};
+	static const char *const bad[] = {"${",
+	                                  "${A",
+	                                  "${A:x}",
+	                                  "${B:?gone}",
+	                                  "'a",
+	                                  "${}",
+	                                  "${B:-${B:-${B:-${B:-${B:-${B:-${B:-${B:-${B:-${B:-x"};
+	char *s;
+	struct err e;
+
+	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+		assert_int_equal(dockerfile_expand(good[i].word, '\\', true, 1, get, NULL, &s, &e),
+		                 0);
+		assert_string_equal(s, good[i].is);
+		free(s);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		assert_int_equal(dockerfile_expand(bad[i], '\\', true, 7, get, NULL, &s, &e),
+		                 -EINVAL);
+	assert_int_equal(dockerfile_expand("\"$A\" 'x'", '\\', false, 1, get, NULL, &s, &e), 0);
+	assert_string_equal(s, "\"one\" 'x'");
+	free(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(steps_have_words_and_lines),
+	    cmocka_unit_test(heredocs_are_read),
+	    cmocka_unit_test(what_is_wrong_is_named_with_its_line),
+	    cmocka_unit_test(too_much_is_refused),
+	    cmocka_unit_test(variables_are_expanded),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
