@@ -1,4 +1,5 @@
 """Templates that users make: saved from a sandbox, built from a Dockerfile."""
+import http.client
 import json
 import os
 
@@ -228,3 +229,227 @@ CMD ["python3", "app.py"]
     t = own.do("GET", "/v1/templates/app")
     assert not t["is_global"] and t["base"] == "base" and t["baked"]
     assert own.do("GET", "/v1/templates/builds")[0]["id"] == b["id"]
+
+
+def steps(p):
+    return {n for n in os.listdir(p.data / "store/snapshots") if n.startswith("tpl-step-")}
+
+
+def test_a_changed_last_line_costs_only_that_line(own):
+    lines = ["FROM base", "RUN head -c 20 /dev/urandom | base64 >/root/first", "COPY a /root/", "RUN echo %s >/root/last"]
+    text = "\n".join(lines)
+    build(own, "one", text % 1, {"a": "A"})
+    _, again = build(own, "two", text % 1, {"a": "A"})
+    assert again.count("(as before)") == 3
+    _, last = build(own, "three", text % 2, {"a": "A"})
+    assert last.count("(as before)") == 2
+    _, file = build(own, "four", text % 1, {"a": "B"})
+    assert file.count("(as before)") == 1
+    seen = [own.sh(own.create(template=t), "cat /root/first /root/a; echo; cat /root/last")["stdout"] for t in ("one", "two", "three", "four")]
+    first = seen[0].split("\n")[0]
+    assert [s.replace(first, "F") for s in seen] == ["F\nA\n1\n", "F\nA\n1\n", "F\nA\n2\n", "F\nB\n1\n"]
+    own.stop()
+    own.start()
+    _, later = build(own, "one", text % 1, {"a": "A"}, replace="true")
+    assert later.count("(as before)") == 3
+
+
+def test_the_cache_is_a_tenants_own(own):
+    token = other_tenant(own)
+    build(own, "one", "FROM base\nRUN true")
+    a = order(own, "one", "FROM base\nRUN true", token=token)
+    assert a.status == 202, a
+    b = wait_for("the build", lambda: (x := own.do("GET", f"/v1/templates/builds/{a.json['id']}", token=token))["status"] in ("done", "failed") and x)
+    assert b["status"] == "done", b
+    logged = own.ask("GET", f"/v1/templates/builds/{a.json['id']}/logs", token=token).body.decode()
+    assert "step 1/1" in logged and "as before" not in logged
+    assert own.ask("GET", f"/v1/templates/builds/{a.json['id']}").status == 404
+    assert own.ask("GET", f"/v1/templates/builds/{a.json['id']}/logs").status == 404
+    assert [b["name"] for b in own.do("GET", "/v1/templates/builds")] == ["one"]
+    own.do("DELETE", "/v1/templates/one", token=token)
+
+
+def test_stages(own):
+    _, text = build(own, "staged", """FROM base AS never
+RUN exit 1
+FROM base AS made
+RUN mkdir -p /out/bin && echo '#!/bin/sh' >/out/bin/tool && chmod 711 /out/bin/tool && ln -s tool /out/bin/link && echo one >/one
+FROM made AS more
+RUN echo two >/out/two
+FROM debian:12-slim
+COPY --from=made /out/bin /usr/local/bin
+COPY --from=more /out/two /one /root/
+COPY --from=1 /one /root/renamed
+""")
+    r = own.sh(own.create(template="staged"), "stat -c '%a %N' /usr/local/bin/tool /usr/local/bin/link; cat /root/two /root/one /root/renamed; ls -d /out")
+    assert r["stdout"] == "711 '/usr/local/bin/tool'\n777 '/usr/local/bin/link' -> 'tool'\ntwo\none\none\n", r
+    assert "exit 1" not in text  # nobody needs that stage
+
+
+def test_add_unpacks_in_the_guest_only(own, tmp_path):
+    import io
+    import tarfile
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as t:
+        for name in ("good", "../../../escaped", "/absolute"):
+            info = tarfile.TarInfo(name)
+            info.size = 3
+            t.addfile(info, io.BytesIO(b"abc"))
+        dev = tarfile.TarInfo("null")
+        dev.type, dev.devmajor, dev.devminor = tarfile.CHRTYPE, 1, 3
+        t.addfile(dev)
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/shadow"
+        t.addfile(link)
+    body, headers = form({"name": "x", "dockerfile": "FROM base\nADD x.tar.gz /srv/\nRUN true"}, {"x.tar.gz": data.getvalue()})
+    id = own.do("POST", "/v1/templates/build", body, headers=headers)["id"]
+    log(own, id, follow=True)
+    assert own.do("GET", f"/v1/templates/builds/{id}")["status"] in ("done", "failed")  # that is tar's business, in there
+    _, text = build(own, "y", "FROM base\nCOPY x.tar.gz /srv/", {"x.tar.gz": data.getvalue()})
+    assert own.sh(own.create(template="y"), "tar -tzf /srv/x.tar.gz 2>/dev/null | head -1")["stdout"] == "good\n"
+    for name in "escaped", "absolute":
+        assert not os.path.exists(f"/{name}") and not list(own.home.rglob(name))
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "..", "", "/", "x" * 2000])
+def test_paths_that_lead_out_of_the_context(pandad, name):
+    a = order(pandad, "x", "FROM base\nCOPY . /x", {name: "evil"})
+    assert a.status == 400, a
+
+
+@pytest.mark.parametrize("text,says", [
+    ("RUN x", "Dockerfile:1: RUN before FROM"),
+    ("FROM base\n\nFOO bar", "Dockerfile:3: there is no instruction 'FOO'"),
+    ("FROM scratch", "Dockerfile:1: an empty image"),
+    ("FROM alpine:3", "Dockerfile:1: there is no template 'alpine:3'"),
+    ("FROM base\nCOPY --from=other a b", "Dockerfile:2: COPY --from=other"),
+    ("FROM base\nRUN <<E\nx", "Dockerfile:2: the end 'E'"),
+    ("", "Dockerfile:"),
+])
+def test_a_malformed_dockerfile_is_said_at_once(pandad, text, says):
+    a = order(pandad, "x", text)
+    assert a.status == 400 and says in a.json["error"], a
+    assert pandad.ask("GET", "/v1/templates/x").status == 404
+
+
+@pytest.mark.parametrize("text,says", [
+    ("FROM base\nRUN echo out; echo err >&2; exit 3", "Dockerfile:2: 'RUN echo out; echo err >&2; exit 3' failed with 3"),
+    ("FROM base\nRUN [\"/no/such\"]", "Dockerfile:2"),
+    ("FROM base\nRUN kill -9 $$", "signal 9"),
+    ("FROM base\nCOPY missing /x", "Dockerfile:2: 'missing' is not in the context"),
+    ("FROM base\nCOPY ../x /x", "leads out of the context"),
+    ("FROM base AS a\nFROM base\nCOPY --from=a /missing /x", "Dockerfile:3: there is no '/missing'"),
+    ("FROM base\nADD https://example.invalid/x /x", "ADD does not fetch"),
+    ("FROM base\nENV A=\"${B:?must be there}\"", "must be there"),
+    ("FROM base\nCOPY --chmod=rwx a /x", "--chmod"),
+    ("FROM base\nUSER nobody-knows\nRUN true", "Dockerfile:3"),
+])
+def test_a_build_that_fails_leaves_nothing(own, text, says):
+    had = bakes(own)
+    b, logged = build(own, "x", text, {"a": "A"}, status="failed")
+    assert says in b["error"] and says in logged, (b, logged)
+    if "echo out" in text:
+        assert "out\n" in logged and "err\n" in logged
+    assert own.ask("GET", "/v1/templates/x").status == 404
+    wait_for("its machine to go", lambda: not [m for m in own.machines() if m.startswith("b_")])
+    wait_for("its bake to go", lambda: bakes(own) == had)
+    assert sorted(os.listdir(own.data / "builds" / b["id"])) == ["build.json", "log"]
+
+
+def test_who_may_have_a_name(own):
+    for text in "base", "ubuntu-24.04":
+        assert order(own, text, "FROM base").status == 403
+    assert order(own, "a/b", "FROM base").status == 400
+    assert order(own, "", "FROM base").status == 400
+    build(own, "mine", "FROM base\nRUN echo 1 >/root/d")
+    assert order(own, "mine", "FROM base").status == 409
+    old = own.create(template="mine")
+    had = bakes(own)
+    build(own, "mine", "FROM base\nRUN echo 2 >/root/d", replace="true")
+    assert own.sh(own.create(template="mine"), "cat /root/d")["stdout"] == "2\n"
+    assert own.sh(old, "cat /root/d")["stdout"] == "1\n"
+    wait_for("the old bake to go", lambda: len(bakes(own)) == len(had) and bakes(own) != had)
+    build(own, "child", "FROM mine\nRUN cat /root/d /root/d >/root/e")
+    assert own.sh(own.create(template="child"), "cat /root/e")["stdout"] == "2\n2\n"
+
+
+def test_what_cannot_be_built(own):
+    for fields, files, status in (
+        ({"name": "x", "image_ref": "registry/x"}, {}, 501),
+        ({"name": "x", "size_mb": 64}, {"rootfs": b"tar"}, 501),
+        ({"name": "x"}, {}, 400),
+        ({"dockerfile": "FROM base"}, {}, 400),
+        ({"name": "x", "dockerfile": "FROM base", "cpu": 65}, {}, 400),
+        ({"name": "x", "dockerfile": "FROM base", "memory_mb": "many"}, {}, 400),
+        ({"name": "x", "dockerfile": "FROM base", "strange": 1}, {}, 400),
+        ({"name": "x", "dockerfile": "FROM base\n" + "#" * (300 << 10)}, {}, 413),
+    ):
+        body, headers = form(fields, files)
+        a = own.ask("POST", "/v1/templates/build", body, headers=headers)
+        assert a.status == status and a.json["error"], (fields, a)
+    assert own.ask("POST", "/v1/templates/build", {"name": "x"}).status == 400
+    body, headers = form({"name": "x", "dockerfile": "FROM base"}, {})
+    assert own.ask("POST", "/v1/templates/build", body[:-10], headers=headers).status == 400
+    assert not os.listdir(own.data / "builds")
+
+
+def test_a_context_that_is_too_large(own):
+    try:
+        a = order(own, "x", "FROM base", {f"f{i}": b"x" * (9 << 20) for i in range(6)})
+        assert a.status == 413, a
+    except OSError:
+        pass  # it hung up while we sent: as good
+    wait_for("it to be thrown away", lambda: not os.listdir(own.data / "builds"))
+
+
+def test_build_args(own):
+    build(own, "x", "FROM base\nARG A=1\nARG B\nRUN echo $A $B ${C:-none} >/root/d", build_args='{"A": "one", "C": "no"}')
+    assert own.sh(own.create(template="x"), "cat /root/d; echo ${A:-gone}")["stdout"] == "one none\ngone\n"
+
+
+def test_the_log_comes_while_it_is_built(own):
+    id = order(own, "x", "FROM base\nRUN echo early; while [ ! -e /tmp/go ]; do sleep 0.05; done").json["id"]
+    c = http.client.HTTPConnection("127.0.0.1", own.port, timeout=60)
+    c.request("GET", f"/v1/templates/builds/{id}/logs?follow=1", headers={"Authorization": f"Bearer {own.key}"})
+    r = c.getresponse()
+    seen = b""
+    while b'"early"' not in seen:
+        seen += r.read1(4096)
+    assert own.do("GET", f"/v1/templates/builds/{id}")["status"] == "running"
+    assert "early" in log(own, id)  # without follow: what there is
+    c.close()
+    own.stop()  # does not wait for it
+    own.start()
+    b = own.do("GET", f"/v1/templates/builds/{id}")
+    assert b["status"] == "failed" and "server ended" in b["error"] and b["ended_at"], b
+    assert not [m for m in own.machines() if m.startswith("b_")] and not own.ask("GET", "/v1/templates/x").status == 200
+
+
+def test_killed_in_the_middle(own):
+    had = bakes(own)
+    id = order(own, "x", "FROM base\nRUN echo early; sleep 600", {"a": b"x" * 100000}).json["id"]
+    wait_for("it to run", lambda: "early" in log(own, id))
+    own.kill9()
+    own.start()
+    b = own.do("GET", f"/v1/templates/builds/{id}")
+    assert b["status"] == "failed", b
+    assert sorted(os.listdir(own.data / "builds" / id)) == ["build.json", "log"]
+    wait_for("its machine to go", lambda: not [m for m in own.machines() if m.startswith("b_")])
+    assert bakes(own) == had
+    build(own, "x", "FROM base\nRUN true")
+
+
+def test_turns(own):
+    text = "FROM base\nRUN echo %d; while :; do sleep 0.1; done"
+    ids = [order(own, f"t{i}", text % i).json["id"] for i in range(3)]
+    wait_for("two to run", lambda: [own.do("GET", f"/v1/templates/builds/{i}")["status"] for i in ids] == ["running", "running", "queued"])
+    more = [order(own, f"u{i}", text % i) for i in range(6)]
+    assert [a.status for a in more] == [202] * 5 + [429], more
+    own.stop()
+    own.start()
+    assert {b["status"] for b in own.do("GET", "/v1/templates/builds")} == {"failed"}
+
+
+def test_a_log_without_end_is_cut(own):
+    b, text = build(own, "x", "FROM base\nRUN yes | head -c 8000000")
+    assert len(text) < 5 << 20 and "left out" in text and text.endswith("done\n")
