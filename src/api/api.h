@@ -168,6 +168,8 @@ handler sandbox_lifecycle, sandbox_set_lifecycle, sandbox_metrics;
 handler sandbox_fork, sandbox_fork_tree, sandbox_promote;
 /* diff.c */
 handler sandbox_diff, sandbox_merge;
+/* race.c */
+handler sandbox_race;
 /* rewind.c */
 handler checkpoint_create, checkpoint_list, checkpoint_remove, sandbox_rewind;
 /* snapshots.c */
