@@ -61,17 +61,32 @@ static int rm(struct cli *c)
 	return code;
 }
 
+static const struct cli_opt opts[] = {
+    {'f', "file", "FILE", "the Dockerfile (build; DIRECTORY/Dockerfile)", WORD_FILE},
+    {'d', "detach", NULL, "do not wait for its end (build)", WORD_NONE},
+    {KEY_ARG, "arg", "NAME=VALUE", "a value for an ARG of the Dockerfile (build)", WORD_NONE},
+    {KEY_REPLACE, "replace", NULL, "also when you have one of that name (build, save)", WORD_NONE},
+    {0},
+};
+
 static const struct cli_verb verbs[] = {
     {"ls", "", "list templates", ls, WORD_NONE},
     {"get", "NAME", "show one", get, WORD_TEMPLATE},
     {"rm", "NAME...", "remove templates of your own", rm, WORD_TEMPLATE},
+    {"build", "NAME [DIRECTORY]", "build one from a Dockerfile and the files it needs",
+     cmd_template_build, WORD_FILE},
+    {"save", "SANDBOX NAME", "make one that starts where a sandbox is now", cmd_template_save,
+     WORD_SANDBOX},
+    {"builds", "", "list builds", cmd_template_builds, WORD_NONE},
+    {"logs", "BUILD", "the log of a build, to its end", cmd_template_logs, WORD_NONE},
     {0},
 };
 
 const struct cli_command command_template = {
     .name = "template",
     .args = "[ARG]...",
-    .what = "what sandboxes start from: ls, get, rm",
+    .what = "what sandboxes start from: ls, get, rm, build, save, builds, logs",
+    .opts = opts,
     .verbs = verbs,
-    .examples = "  panda template ls\n  panda create --template python-data\n",
+    .examples = "  panda template build mine ./app\n  panda template save 3f2a ready\n",
 };

@@ -214,13 +214,14 @@ int panda_call(struct panda *p, const char *method, const char *path, json_t *bo
 	return r < 0 ? r : finish_json(p, &rp, ret, e);
 }
 
-int panda_upload(struct panda *p, const char *method, const char *path, int64_t length,
-                 panda_source source, void *arg, json_t **ret, struct panda_error *e)
+int panda_upload_as(struct panda *p, const char *method, const char *path, const char *type,
+                    int64_t length, panda_source source, void *arg, json_t **ret,
+                    struct panda_error *e)
 {
 	struct request q = {.method = method,
 	                    .path = path,
 	                    .accept = "application/json",
-	                    .type = "application/octet-stream",
+	                    .type = type,
 	                    .length = length,
 	                    .source = source,
 	                    .arg = arg};
@@ -228,6 +229,13 @@ int panda_upload(struct panda *p, const char *method, const char *path, int64_t 
 	int r = reply_open(p, &q, &rp, e);
 
 	return r < 0 ? r : finish_json(p, &rp, ret, e);
+}
+
+int panda_upload(struct panda *p, const char *method, const char *path, int64_t length,
+                 panda_source source, void *arg, json_t **ret, struct panda_error *e)
+{
+	return panda_upload_as(p, method, path, "application/octet-stream", length, source, arg,
+	                       ret, e);
 }
 
 int panda_download(struct panda *p, const char *path, panda_sink sink, void *arg,

@@ -86,6 +86,10 @@ typedef ssize_t (*panda_source)(void *arg, void *buf, size_t n);
 /* A raw body. length -1: not known, sent chunked. A source that ends early is -EIO. */
 PANDA_API int panda_upload(struct panda *p, const char *method, const char *path, int64_t length,
                            panda_source source, void *arg, json_t **ret, struct panda_error *e);
+/* The same with a type of its own: forms. */
+PANDA_API int panda_upload_as(struct panda *p, const char *method, const char *path,
+                              const char *type, int64_t length, panda_source source, void *arg,
+                              json_t **ret, struct panda_error *e);
 
 /* ---- streams of events (SSE) ---- */
 

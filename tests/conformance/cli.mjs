@@ -117,12 +117,31 @@ const tests = {
   async templates_tokens_me() {
     assert.ok((await json("template", "list")).some((t) => t.name === "base"));
     assert.equal((await json("template", "get", "base")).name, "base");
-    assert.deepEqual(await json("template", "builds"), []);
+    assert.ok(Array.isArray(await json("template", "builds")));
     const t = await json("token", "create", "--label", "cli");
     assert.ok((await json("token", "list")).some((x) => x.prefix === t.prefix));
     await ok("token", "revoke", t.prefix);
     assert.equal((await json("me")).auth_method, "token");
     assert.equal((await json("whoami")).auth_method, "token");
+  },
+  async template_build() {
+    const context = mkdtempSync(join(tmpdir(), "panda-ctx-"));
+    writeFileSync(join(context, "Dockerfile"), "FROM base\nCOPY hello /srv/hello\nRUN cat /srv/hello\n");
+    writeFileSync(join(context, "hello"), "hello\n");
+    const r = await run("template", "build", "--name", "cli-built", "--dockerfile", join(context, "Dockerfile"), "--context", context);
+    assert.equal(r.code, 0, JSON.stringify(r));
+    const b = JSON.parse(r.stdout);
+    assert.equal(b.status, "done");
+    assert.match(r.stderr, /^hello$/m);
+    assert.match(r.stderr, /is ready/);
+    assert.equal((await json("template", "build-status", b.id)).status, "done");
+    assert.match(await ok("template", "build-logs", b.id), /^hello$/m);
+    assert.match(await ok("template", "build-logs", b.id, "--follow"), /^hello$/m);
+    assert.ok((await json("template", "builds")).some((x) => x.id === b.id));
+    const bad = await run("template", "build", "--name", "cli-bad", "--dockerfile", "FROM base\nRUN exit 4");
+    assert.equal(bad.code, 1);
+    assert.match(bad.stderr, /build failed: .*Dockerfile:2/);
+    await ok("template", "delete", "cli-built");
   },
   async version_needs_no_server() {
     assert.match(await ok("version"), /0\.9\.0|\d+\.\d+/);

@@ -286,10 +286,47 @@ const tests = {
     assert.ok(Array.isArray(list) && list.some((t) => t.name === "base"));
     const t = await client.templates.get("base");
     assert.ok(t.cpu >= 1 && t.memory_mb > 0 && t.is_global);
-    assert.deepEqual(await client.templates.builds(), []);
+    assert.ok(Array.isArray(await client.templates.builds()));
     await assert.rejects(client.templates.get("nobody"), NotFoundError);
     await assert.rejects(client.templates.delete("base"), AuthError);
     await assert.rejects(client.templates.buildStatus("0123456789abcdef"), NotFoundError);
+  },
+  async template_from_dockerfile() {
+    const b = await client.templates.buildFromDockerfile({
+      name: "node-built",
+      dockerfile: "FROM base\nWORKDIR /srv\nCOPY app/ ./\nENV WHO=node\nRUN cat x.txt bin && echo \"  $WHO\" && echo $WHO >who\n",
+      context: { "app/x.txt": "text\n", "app/bin": new Uint8Array([98, 10]), "left-out": "" },
+      sizeMb: 512, cpu: 1, memoryMb: 512,
+    });
+    assert.match(b.id, /^[0-9a-f]{16}$/);
+    assert.deepEqual([b.name, b.size_mb], ["node-built", 512]);
+    assert.ok(["queued", "running"].includes(b.status) && b.started_at);
+    const lines = [];
+    for await (const line of client.templates.buildLogs(b.id)) lines.push(line);
+    assert.ok(["text", "b", "  node"].every((l) => lines.includes(l)), lines.join("\n"));
+    const done = await client.templates.waitForBuild(b.id, { intervalMs: 50 });
+    assert.equal(done.status, "done");
+    const again = [];
+    for await (const line of client.templates.buildLogs(b.id, { follow: false })) again.push(line);
+    assert.deepEqual(again, lines);
+    assert.ok((await client.templates.builds()).some((x) => x.id === b.id));
+    const t = await client.templates.get("node-built");
+    assert.ok(!t.is_global && t.base === "base" && t.workspace);
+    await withSandbox(async (sb) => {
+      assert.equal((await sb.exec("pwd; cat who; echo $WHO")).stdout, "/srv\nnode\nnode\n");
+    }, { template: "node-built" });
+    await assert.rejects(client.templates.buildFromDockerfile({ name: "node-built", dockerfile: "FROM base" }), /already/);
+    await client.templates.delete("node-built");
+    await assert.rejects(client.templates.get("node-built"), NotFoundError);
+  },
+  async template_builds_that_fail() {
+    await assert.rejects(client.templates.buildFromDockerfile({ name: "bad", dockerfile: "FROM base\nFOO" }),
+      (e) => e instanceof BadRequestError && /Dockerfile:2/.test(e.message));
+    const b = await client.templates.buildFromDockerfile({ name: "bad", dockerfile: "FROM base\nRUN exit 9" });
+    await assert.rejects(client.templates.waitForBuild(b.id, { intervalMs: 50 }), /Dockerfile:2.*9/);
+    await assert.rejects(client.templates.register({ name: "bad", imageRef: "a/b" }), /registry/);
+    await assert.rejects(client.templates.build({ name: "bad", rootfs: new Uint8Array([1, 2]) }), /root file system/);
+    await assert.rejects(client.templates.get("bad"), NotFoundError);
   },
   async tokens_and_me() {
     const me = await client.me();

@@ -2,10 +2,12 @@
 import http.client
 import json
 import os
+import subprocess
 
 import pytest
 
 from conftest import wait_for
+from server import BUILD
 
 
 def bakes(p):
@@ -155,7 +157,7 @@ def test_the_sdk_saves(own):
     with own.client() as c:
         sb = c.sandboxes.create("base")
         sb.run("echo sdk >/root/d")
-        assert sb.save_as_template("mine")["name"] == "mine"
+        assert sb.save_as_template("mine").name == "mine"
         assert c.sandboxes.create("mine").run("cat /root/d").stdout == "sdk\n"
 
 
@@ -453,3 +455,59 @@ def test_turns(own):
 def test_a_log_without_end_is_cut(own):
     b, text = build(own, "x", "FROM base\nRUN yes | head -c 8000000")
     assert len(text) < 5 << 20 and "left out" in text and text.endswith("done\n")
+
+
+# ---- as users do it ----
+
+
+def test_the_sdk_builds(own, tmp_path):
+    from pandastack import TemplateBuildError
+    (tmp_path / "app.py").write_text("print('sdk')\n")
+    with own.client() as c:
+        b = c.templates.build("mine", dockerfile="FROM base\nARG WHO\nENV WHO=$WHO\nCOPY app.py /srv/\nRUN python3 /srv/app.py\n",
+                              context={"app.py": tmp_path / "app.py"}, build_args={"WHO": "me"})
+        lines = list(c.templates.build_logs(b.id, follow=True))
+        assert "sdk" in lines and lines[-1] == "done"
+        assert c.templates.wait_for_build(b.id).status == "done"
+        assert c.sandboxes.create("mine").run("echo $WHO").stdout == "me\n"
+        with pytest.raises(TemplateBuildError, match="Dockerfile:2"):
+            c.templates.wait_for_build(c.templates.build("bad", dockerfile="FROM base\nRUN false").id, interval=0.05)
+
+
+def panda(p, *args, stdin=None):
+    env = dict(os.environ, PANDASTACK_API=p.url, PANDASTACK_API_KEY=p.key)
+    return subprocess.run([str(BUILD / "src/cli/panda"), *args], env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_line_builds_and_saves(own, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/x").write_text("x")
+    (tmp_path / "Dockerfile").write_text("FROM base\nARG A=1\nCOPY . /srv/\nRUN ls -A /srv && /srv/sub/run $A\n")
+    (tmp_path / "sub/run").write_text("#!/bin/sh\necho ran $1\n")
+    (tmp_path / "link").symlink_to("sub/run")
+    r = panda(own, "template", "build", "mine", str(tmp_path), "--arg", "A=two")
+    assert r.returncode == 0 and "\nDockerfile\nsub\nran two\n" in r.stdout and "left out" in r.stderr, r
+    r = panda(own, "template", "build", "mine", str(tmp_path))
+    assert r.returncode == 125 and "replace" in r.stderr, r
+    r = panda(own, "template", "build", "mine", str(tmp_path), "--replace", "--json")
+    assert r.returncode == 0 and json.loads(r.stdout)["status"] == "done", r
+    (tmp_path / "bad").write_text("FROM base\nRUN exit 5\n")
+    r = panda(own, "template", "build", "bad", "-f", str(tmp_path / "bad"))
+    assert r.returncode == 125 and "Dockerfile:2" in r.stderr, r
+    (tmp_path / "wrong").write_text("FROM base\nWHAT\n")
+    r = panda(own, "template", "build", "bad", "-f", str(tmp_path / "wrong"))
+    assert r.returncode == 125 and "Dockerfile:2" in r.stderr, r
+    assert panda(own, "template", "build", "bad", str(tmp_path / "sub")).returncode == 125
+    id = panda(own, "template", "build", "late", "-d", "-f", str(tmp_path / "bad")).stdout.strip()
+    r = panda(own, "template", "logs", id)
+    assert r.returncode == 0 and "failed with 5" in r.stdout, r
+    r = panda(own, "template", "builds")
+    assert r.returncode == 0 and id in r.stdout and "mine" in r.stdout, r
+    sandbox = own.create(template="mine")
+    own.sh(sandbox, "echo kept >/root/d")
+    r = panda(own, "template", "save", sandbox, "saved")
+    assert (r.returncode, r.stdout) == (0, "saved\n"), r
+    assert own.sh(own.create(template="saved"), "cat /root/d")["stdout"] == "kept\n"
+    assert panda(own, "template", "save", sandbox, "saved").returncode == 125
+    assert panda(own, "template", "save", sandbox, "saved", "--replace").returncode == 0

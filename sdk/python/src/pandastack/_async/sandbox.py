@@ -30,6 +30,7 @@ from ..types import (
     PromoteResult,
     SandboxInfo,
     Snapshot,
+    Template,
     VolumeMount,
     items_of,
 )
@@ -636,7 +637,7 @@ class AsyncSandbox:
         )
         return Snapshot.from_json(r.json())
 
-    async def save_as_template(self, name: str, *, replace: bool = False) -> Dict[str, Any]:
+    async def save_as_template(self, name: str, *, replace: bool = False) -> Template:
         """A template of that name: its sandboxes start exactly where this one is now, memory and disk.
 
         ConflictError when there is one, unless replace. This sandbox goes on."""
@@ -646,7 +647,7 @@ class AsyncSandbox:
             json={"name": name, "replace": replace},
             timeout=self._at_least(SNAPSHOT_SECONDS),
         )
-        return dict(r.json())
+        return Template.from_json(r.json())
 
     @overload
     async def fork(self, n: None = None, *, metadata: Optional[Mapping[str, str]] = None) -> AsyncSandbox:

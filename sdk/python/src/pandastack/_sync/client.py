@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import uuid
+from json import dumps
 from types import TracebackType
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, Union
 
@@ -198,13 +199,14 @@ class Templates:
         image_ref: Optional[str] = None,
         dockerfile: Optional[str] = None,
         context: Optional[Mapping[str, LocalPath]] = None,
+        build_args: Optional[Mapping[str, str]] = None,
         size_mb: int = 1024,
         cpu: Optional[int] = None,
         memory_mb: Optional[int] = None,
         replace: bool = False,
     ) -> TemplateBuild:
         """Starts a build from exactly one of: a root file system archive, an image reference, the text of
-        a Dockerfile (with context: path in the image's context to local file)."""
+        a Dockerfile (with context: path in the image's context to local file; build_args: values for its ARGs)."""
         if sum(x is not None for x in (rootfs, image_ref, dockerfile)) != 1:
             raise ValueError("give exactly one of rootfs=, image_ref= and dockerfile=")
         fields: Dict[str, str] = {"name": name, "size_mb": str(size_mb)}
@@ -218,6 +220,8 @@ class Templates:
             fields["image_ref"] = image_ref
         if dockerfile is not None:
             fields["dockerfile"] = dockerfile
+        if build_args:
+            fields["build_args"] = dumps(dict(build_args))
         files: Dict[str, LocalPath] = dict(context or {})
         if rootfs is not None:
             files = {"rootfs": rootfs}

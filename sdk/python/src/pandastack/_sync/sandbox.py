@@ -18,6 +18,7 @@ from ..types import (
     PromoteResult,
     SandboxInfo,
     Snapshot,
+    Template,
     VolumeMount,
     items_of,
 )
@@ -613,7 +614,7 @@ class Sandbox:
         )
         return Snapshot.from_json(r.json())
 
-    def save_as_template(self, name: str, *, replace: bool = False) -> Dict[str, Any]:
+    def save_as_template(self, name: str, *, replace: bool = False) -> Template:
         """A template of that name: its sandboxes start exactly where this one is now, memory and disk.
 
         ConflictError when there is one, unless replace. This sandbox goes on."""
@@ -623,7 +624,7 @@ class Sandbox:
             json={"name": name, "replace": replace},
             timeout=self._at_least(SNAPSHOT_SECONDS),
         )
-        return dict(r.json())
+        return Template.from_json(r.json())
 
     @overload
     def fork(self, n: None = None, *, metadata: Optional[Mapping[str, str]] = None) -> Sandbox:
