@@ -244,8 +244,8 @@ static uint64_t share_layers(struct set *mine, const struct set *older)
 		if (k < n) {
 			layer_unref(mine->at[i]);
 			mine->at[i] = layer_ref(older->at[k]);
-		} else if (i == mine->n - 1 || older) {
-			bytes += bytes_of(mine->at[i]);
+		} else if (older || (i > 0 && i == mine->n - 1)) {
+			bytes += bytes_of(mine->at[i]); /* the first one's base is the template's */
 		}
 	}
 	return bytes;
@@ -263,10 +263,13 @@ static void take_work(void *arg)
 		return;
 	c->stop_ns = info.stop_ns;
 	c->bytes = share_layers(&c->image.memory, t->older ? &t->older->memory : NULL);
-	for (size_t d = 0; d < c->image.ndisks; d++)
-		c->bytes += share_layers(&c->image.disks[d].layers, t->older && d < t->older->ndisks
-		                                                        ? &t->older->disks[d].layers
-		                                                        : NULL);
+	for (size_t d = 0; d < c->image.ndisks; d++) {
+		const struct set *older =
+		    t->older && d < t->older->ndisks ? &t->older->disks[d].layers : NULL;
+		uint64_t bytes = share_layers(&c->image.disks[d].layers, older);
+
+		c->bytes += c->image.disks[d].read_only ? 0 : bytes;
+	}
 }
 
 static void take_over(struct taking *t, const struct err *e)

@@ -43,6 +43,7 @@ def test_every_command_has_a_checkpoint_before_it(pandad):
     for i in range(4):
         out(pandad, id, f"echo {i} >>/root/log")
     assert len(checkpoints(pandad, id)) == 4 and all(c["automatic"] for c in checkpoints(pandad, id))
+    assert all(c["size_bytes"] < 64 << 20 for c in checkpoints(pandad, id))  # not what they share
     rewind(pandad, id)  # undo the last
     read = pandad.do("GET", f"/v1/sandboxes/{id}/fs?path=/root/log")
     assert read == b"0\n1\n2\n"
