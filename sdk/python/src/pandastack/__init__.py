@@ -10,7 +10,7 @@ from ._async.client import AsyncClient, set_default_async_client
 from ._async.code import AsyncCodeContext
 from ._async.commands import AsyncCommand, AsyncCommandStream
 from ._async.filesystem import AsyncFilesystem, AsyncWatch
-from ._async.sandbox import AsyncForkTree, AsyncSandbox
+from ._async.sandbox import AsyncForkTree, AsyncRace, AsyncSandbox
 from ._async.terminal import AsyncTerminal
 from ._async.volume import AsyncVolume
 from ._http import __version__
@@ -18,7 +18,7 @@ from ._sync.client import Client, set_default_client
 from ._sync.code import CodeContext
 from ._sync.commands import Command, CommandStream
 from ._sync.filesystem import Filesystem, Watch
-from ._sync.sandbox import ForkTree, Sandbox
+from ._sync.sandbox import ForkTree, Race, Sandbox
 from ._sync.terminal import Terminal
 from ._sync.volume import Volume
 from .exceptions import (
@@ -40,18 +40,23 @@ from .exceptions import (
     TemplateBuildError,
 )
 from .types import (
+    Checkpoint,
+    Diff,
     Event,
     ExecInfo,
     ExecResult,
     Execution,
     ExecutionError,
+    FileChange,
     FileEvent,
     FileInfo,
     Lifecycle,
+    MergeResult,
     Output,
     Port,
     PromoteResult,
     Result,
+    RewindResult,
     SandboxInfo,
     Snapshot,
     Template,
@@ -69,12 +74,14 @@ __all__ = [
     "AsyncCommandStream",
     "AsyncFilesystem",
     "AsyncForkTree",
+    "AsyncRace",
     "AsyncSandbox",
     "AsyncTerminal",
     "AsyncVolume",
     "AsyncWatch",
     "AuthError",
     "BadRequestError",
+    "Checkpoint",
     "Client",
     "CodeContext",
     "Command",
@@ -82,17 +89,20 @@ __all__ = [
     "CommandStream",
     "ConfigError",
     "ConflictError",
+    "Diff",
     "Event",
     "ExecInfo",
     "ExecResult",
     "Execution",
     "ExecutionError",
+    "FileChange",
     "FileEvent",
     "FileInfo",
     "Filesystem",
     "ForkTree",
     "HostFull",
     "Lifecycle",
+    "MergeResult",
     "NotFoundError",
     "Output",
     "PandaStackError",
@@ -100,8 +110,10 @@ __all__ = [
     "Port",
     "PromoteResult",
     "QuotaExceeded",
+    "Race",
     "RateLimited",
     "Result",
+    "RewindResult",
     "Sandbox",
     "SandboxInfo",
     "SandboxTimeout",

@@ -446,6 +446,98 @@ class Snapshot(str):
         return f"Snapshot({str.__repr__(self)})"
 
 
+class Checkpoint(str):
+    """A checkpoint: its id as a string, with the rest as attributes."""
+
+    name: str
+    automatic: bool
+    created_at: str
+    size_bytes: int
+    stop_ms: float
+    raw: Dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return str.__str__(self)
+
+    @classmethod
+    def from_json(cls, d: Json) -> "Checkpoint":
+        c = cls(_str(d, "id"))
+        c.name = _str(d, "name")
+        c.automatic = bool(d.get("automatic"))
+        c.created_at = _str(d, "created_at")
+        c.size_bytes = _int(d, "size_bytes")
+        c.stop_ms = float(d.get("stop_ms") or 0)
+        c.raw = dict(d)
+        return c
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({str.__repr__(self)})"
+
+
+@dataclass
+class RewindResult:
+    checkpoint_id: str
+    generation: int
+    took_ms: float
+
+    @classmethod
+    def from_json(cls, d: Json) -> "RewindResult":
+        return cls(_str(d, "checkpoint_id"), _int(d, "generation"), float(d.get("took_ms") or 0))
+
+
+@dataclass
+class FileChange:
+    path: str
+    type: str = "file"
+    size: int = 0
+    mode: str = ""
+    unified: str = ""
+    raw: Dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_json(cls, d: Json) -> "FileChange":
+        return cls(
+            _str(d, "path"), _str(d, "type"), _int(d, "size"), _str(d, "mode"), _str(d, "unified"), dict(d)
+        )
+
+
+@dataclass
+class Diff:
+    """added: only the second has it; removed: only the first; changed: both, differently."""
+
+    added: List[FileChange]
+    changed: List[FileChange]
+    removed: List[FileChange]
+    truncated: bool = False
+    raw: Dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_json(cls, d: Json) -> "Diff":
+        a, c, r = ([FileChange.from_json(x) for x in d.get(k) or ()] for k in ("added", "changed", "removed"))
+        return cls(a, c, r, bool(d.get("truncated")), dict(d))
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+
+@dataclass
+class MergeResult:
+    applied: bool
+    added: List[str]
+    changed: List[str]
+    removed: List[str]
+    conflicts: List[str]
+
+    @classmethod
+    def from_json(cls, d: Json) -> "MergeResult":
+        lists = [[str(p) for p in d.get(k) or ()] for k in ("added", "changed", "removed", "conflicts")]
+        return cls(bool(d.get("applied")), *lists)
+
+
 @dataclass
 class Lifecycle:
     ttl_seconds: Optional[int]

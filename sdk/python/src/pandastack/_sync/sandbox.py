@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Type, Union, overload
 
 from .._http import segment
 from ..exceptions import NotFoundError, PandastackError
 from ..types import (
+    Checkpoint,
+    Diff,
     Event,
     ExecInfo,
     ExecResult,
     Lifecycle,
+    MergeResult,
     Port,
     PromoteResult,
+    RewindResult,
     SandboxInfo,
     Snapshot,
     Template,
@@ -100,6 +105,7 @@ class Sandbox:
         from_snapshot: Optional[str] = None,
         auto_hibernate_seconds: Optional[int] = None,
         idle_seconds: Optional[int] = None,
+        checkpoints: Optional[str] = None,
         client: Optional[Client] = None,
         api_key: Optional[str] = None,
         api_url: Optional[str] = None,
@@ -122,6 +128,7 @@ class Sandbox:
             "disk_gb": disk_gb,
             "auto_hibernate_seconds": auto_hibernate_seconds,
             "idle_seconds": idle_seconds,
+            "checkpoints": checkpoints,
         }
         self._bind(client_for(client, api_key, api_url), None)
         self._spec: Optional[Dict[str, Any]] = {k: v for k, v in body.items() if v is not None}
@@ -170,6 +177,7 @@ class Sandbox:
         from_snapshot: Optional[str] = None,
         auto_hibernate_seconds: Optional[int] = None,
         idle_seconds: Optional[int] = None,
+        checkpoints: Optional[str] = None,
         client: Optional[Client] = None,
         api_key: Optional[str] = None,
         api_url: Optional[str] = None,
@@ -179,7 +187,8 @@ class Sandbox:
         ttl_seconds: it ends that long after its creation, whatever happens. persistent: neither an idle time
         nor the end of a ``with`` block ends it. egress_allowlist: names, *.names, name:port, addresses and
         networks it may reach; [] for none. env: for every command. auto_hibernate_seconds: it sleeps when
-        idle that long, and wakes by itself. from_snapshot: begin there instead of at a template.
+        idle that long, and wakes by itself. from_snapshot: begin there instead of at a template. checkpoints:
+        "auto" for one before every command, to rewind() to.
         """
         sb = cls(
             template,
@@ -197,6 +206,7 @@ class Sandbox:
             from_snapshot=from_snapshot,
             auto_hibernate_seconds=auto_hibernate_seconds,
             idle_seconds=idle_seconds,
+            checkpoints=checkpoints,
             client=client,
             api_key=api_key,
             api_url=api_url,
@@ -698,6 +708,90 @@ class Sandbox:
         r = self._transport.request("POST", self._path + "/promote", json=body)
         return PromoteResult.from_json(r.json())
 
+    # Going back, comparing, racing
+
+    def checkpoint(self, name: Optional[str] = None) -> Checkpoint:
+        """Remembers this moment, in memory, for rewind(). About a millisecond; gone after hibernation."""
+        r = self._transport.request("POST", self._path + "/checkpoints", json={"name": name or ""})
+        return Checkpoint.from_json(r.json())
+
+    def checkpoints(self) -> List[Checkpoint]:
+        """Those there are, newest first."""
+        r = self._transport.request("GET", self._path + "/checkpoints")
+        return [Checkpoint.from_json(c) for c in items_of(r.json(), "checkpoints")]
+
+    def set_checkpoints(self, policy: str = "auto") -> Lifecycle:
+        """"auto": one before every command and cell from now on; "off": not any more."""
+        r = self._transport.request("PATCH", self._path + "/lifecycle", json={"checkpoints": policy})
+        return Lifecycle.from_json(r.json())
+
+    def rewind(self, steps: Optional[int] = None, *, to: Optional[str] = None) -> RewindResult:
+        """Puts this very sandbox back: by steps (1 when nothing is given), or to a checkpoint's id or name.
+
+        Memory, processes and disk are as they were then; id, URLs, metadata, lifetime and volumes stay."""
+        body: Dict[str, Any] = {"to": str(to)} if to is not None else {"steps": 1 if steps is None else steps}
+        if to is not None and steps is not None:
+            raise ValueError("rewind() takes steps or to, not both")
+        r = self._transport.request("POST", self._path + "/rewind", json=body, timeout=self._at_least(SNAPSHOT_SECONDS))
+        self.info.status = "running"
+        return RewindResult.from_json(r.json())
+
+    def diff(self, to: Any = None, *, from_: Any = None, unified: bool = False) -> Diff:
+        """Files that are different: from this sandbox to another (a sandbox, snapshot or checkpoint, or its id),
+        with from_ from that one to this; with neither, from the template to this one."""
+        if to is not None and from_ is not None:
+            raise ValueError("diff() takes to or from_, not both")
+        other = to if to is not None else from_
+        params: Dict[str, Any] = {"unified": "1"} if unified else {}
+        if other is not None:
+            params["to" if to is not None else "from"] = str(getattr(other, "id", other))
+        r = self._transport.request(
+            "GET", self._path + "/diff", params=params, timeout=self._at_least(SNAPSHOT_SECONDS)
+        )
+        return Diff.from_json(r.json())
+
+    def merge(self, child: Any, *, conflicts: str = "stop", dry_run: bool = False) -> MergeResult:
+        """Brings the file changes a child has made since its fork into this sandbox.
+
+        Files written on both sides are conflicts: "stop" then does nothing, "theirs" takes the child's."""
+        r = self._transport.request(
+            "POST",
+            self._path + "/merge",
+            json={"child": str(getattr(child, "id", child)), "conflicts": conflicts, "dry_run": dry_run},
+            timeout=self._at_least(SNAPSHOT_SECONDS),
+        )
+        return MergeResult.from_json(r.json())
+
+    def race(
+        self,
+        commands: Sequence[Union[str, Mapping[str, Any]]],
+        *,
+        accept: str = "exit_code == 0",
+        timeout_seconds: float = 60,
+    ) -> Race:
+        """Forks this sandbox for each command, keeps the first child whose command passes, kills the others.
+
+        The answer's winner is that child, or None when none passed."""
+        r = self._transport.request(
+            "POST",
+            self._path + "/race",
+            json={
+                "commands": [c if isinstance(c, str) else dict(c) for c in commands],
+                "accept": accept,
+                "timeout_seconds": timeout_seconds,
+            },
+            timeout=None if timeout_seconds == 0 else self._at_least(timeout_seconds + 30),
+        )
+        d = r.json()
+        won = d.get("winner")
+        return Race(
+            winner=type(self).from_info(self.client, won) if won else None,
+            result=ExecResult.from_json(d["result"]) if d.get("result") else None,
+            index=d.get("winner_index"),
+            outcomes=list(d.get("outcomes") or ()),
+            took_ms=float(d.get("took_ms") or 0),
+        )
+
     def lifecycle(self) -> Lifecycle:
         return Lifecycle.from_json((self._transport.request("GET", self._path + "/lifecycle")).json())
 
@@ -856,3 +950,14 @@ class ForkTree(List[Sandbox]):
 
     tree_id: str = ""
     errors: Sequence[Dict[str, Any]] = ()
+
+
+@dataclass
+class Race:
+    """What came of race(): the child that is kept, how its command ended, and how far the others came."""
+
+    winner: Optional[Sandbox]
+    result: Optional[ExecResult]
+    index: Optional[int]
+    outcomes: List[Dict[str, Any]] = field(default_factory=list)
+    took_ms: float = 0
