@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 
 import api
 import peers
+import state
 
 TOP = peers.TOP
 BUILD = TOP / "build"
@@ -50,6 +51,13 @@ API_TARGETS = {
     "live_kib_per_sandbox": 16,
     "read_mb_s": 300,
     "write_mb_s": 300,
+}
+STATE_TARGETS = {
+    "checkpoint_ms_p50": 5,
+    "rewind_ms_p50": 10,
+    "wake_ms_p50": 20,
+    "hibernate_ms": 150,  # after 64 MiB were written
+    "race5_extra_ms": 60,  # over its slowest command
 }
 AT_LEAST = {"cpu_ratio", "read_mb_s", "write_mb_s"}
 COMPARED = ["start_ms_p50", "exec_ms_p50", "python_ms_p50", "cpu_ratio", "syscall_us", "fault_us"]
@@ -119,6 +127,7 @@ def print_rows(rows):
 def tables(numbers):
     rows = [("", "measured", "target", "met")]
     wanted = [("um." + k, k, t) for k, t in TARGETS.items()] + [("api." + k, k, t) for k, t in API_TARGETS.items()]
+    wanted += [("state." + k, k, t) for k, t in STATE_TARGETS.items()]
     for name, key, target in wanted:
         v = numbers.get(name)
         more = key in AT_LEAST
@@ -152,9 +161,10 @@ def main():
         numbers["um.python_vs_native"] = numbers["um.python_ms_p50"] / numbers["native.python_ms_p50"]
         numbers["native.cpu_ratio"] = 1.0
     try:
-        for key, value in api.measure(args.quick):
-            numbers["api." + key] = value
-            say(f"api.{key} {show(value)}")
+        for room, measure in ("api", api.measure), ("state", state.measure):
+            for key, value in measure(args.quick):
+                numbers[f"{room}.{key}"] = value
+                say(f"{room}.{key} {show(value)}")
     except (OSError, RuntimeError, AssertionError) as e:
         say(f"the server could not be measured to the end: {e}")
         whole = False
