@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,7 +24,7 @@
 #include "base/io.h"
 #include "core/machine.h"
 
-enum { PAGES = 16, MEMORY_SLOT = 300, DISK_SLOT = 400, VOLUME_SLOT = 500 };
+enum { PAGES = 16, MEMORY_SLOT = 300, DISK_SLOT = 400, VOLUME_SLOT = 500, NET_SLOT = 510 };
 
 struct counting_engine {
 	struct engine engine;
@@ -125,6 +126,7 @@ static int setup(void **state)
 	                                   .memory_slot = MEMORY_SLOT,
 	                                   .disk_slot = DISK_SLOT,
 	                                   .volume_slot = VOLUME_SLOT,
+	                                   .net_slot = NET_SLOT,
 	                                   .forget = forget,
 	                                   .start = refuse,
 	                                   .unbooked = nothing_unbooked,
@@ -508,6 +510,42 @@ static void volumes_are_booked_and_another_file_in_their_place_is_refused(void *
 	layer_unref(w->engine.next);
 }
 
+static void a_tap_is_booked_and_taken_as_the_very_same_open_file(void **state)
+{
+	struct world *w = *state;
+	struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	struct engine_image image = ENGINE_IMAGE_EMPTY;
+	autoclose int tap = memfd_create("tap", MFD_CLOEXEC), got = -1;
+	struct err e = {0};
+	char text[300];
+
+	snprintf(text, sizeof(text),
+	         "{\"id\": \"m\", \"parent\": \"\", \"pid\": %d, \"start_time\": %llu,"
+	         " \"memory_size\": %u, \"memory\": [], \"disks\": [], \"net\": true}",
+	         (int)getpid(), own_start_time(), PAGES * MAP_PAGE);
+	close(write_text(w, "m", text));
+	assert_true(dup2(tap, NET_SLOT) == NET_SLOT);
+	/* A snapshot writes the book anew. */
+	w->engine.next = new_layer(3);
+	assert_int_equal(machine_snapshot(&w->ms, "m", &image, NULL, &e), 0);
+	assert_true(dup2(w->engine.next->fd, MEMORY_SLOT) == MEMORY_SLOT);
+	engine_image_fini(&image);
+	assert_int_equal(machine_adopt(&w->ms, "m", &m, &e), 0);
+	assert_true(m.net);
+	m.pidfd = pidfd_open(getpid(), 0);
+	assert_int_equal(machine_net_fd(&w->ms, &m, &got, &e), 0);
+	assert_int_equal(lseek(tap, 77, SEEK_SET), 77);
+	assert_int_equal(lseek(got, 0, SEEK_CUR), 77);
+	assert_int_equal(fcntl(got, F_GETFD), FD_CLOEXEC);
+	close(NET_SLOT);
+	assert_int_equal(machine_net_fd(&w->ms, &m, &got, &e), -EBADF);
+	m.net = false;
+	assert_int_equal(machine_net_fd(&w->ms, &m, &got, &e), -ENOENT);
+	engine_machine_fini(&m);
+	close(MEMORY_SLOT);
+	layer_unref(w->engine.next);
+}
+
 struct rest {
 	struct world *w;
 	int calls, answer;
@@ -611,6 +649,7 @@ int main(void)
 	    WITH_WORLD(a_broken_map_file_is_refused),
 	    WITH_WORLD(a_snapshot_that_fails_changes_no_book),
 	    WITH_WORLD(volumes_are_booked_and_another_file_in_their_place_is_refused),
+	    WITH_WORLD(a_tap_is_booked_and_taken_as_the_very_same_open_file),
 	    WITH_WORLD(volumes_are_looked_after_while_the_machine_stands_still),
 	    WITH_WORLD(a_start_that_fails_leaves_no_directory),
 	    WITH_WORLD(all_machines_are_listed_and_nothing_else),
