@@ -217,6 +217,42 @@ def test_a_hundred_megabytes_arrive_as_they_were_sent(panda, wires):
     assert out.decode().strip() == sent.hexdigest(), err
 
 
+def test_a_stream_goes_on_through_forks_and_pauses_of_its_machine(panda, wires):
+    w, other = wires(), wires()
+    m = boot(panda, w)
+    m.put("/root/feed.py", FEED.encode())
+    server = w.server()
+    p = panda.start("exec", m.id, "--", "python3", "/root/feed.py", str(server.getsockname()[1]), "500")
+    c, _ = server.accept()
+    got, result = hashlib.sha256(), []
+
+    def drain():
+        with c:
+            c.settimeout(60)
+            buf = bytearray(1 << 20)
+            while k := c.recv_into(buf):
+                got.update(memoryview(buf)[:k])
+                time.sleep(0.001)  # so that it lasts
+            result.append(got.hexdigest())
+
+    t = threading.Thread(target=drain)
+    t.start()
+    children = []
+    while t.is_alive() and len(children) < 8:
+        children.append(started(panda, other, "fork", m.id))
+        assert children[-1].answers()
+        other.ping(20)
+        # Its copy of the feed has been cut off and ended; the tap goes on to the next child.
+        wait_for("the copy to end", lambda: children[-1].try_("pgrep", "-f", "feed.py").code == 1)
+        children[-1].stop()
+        m.pause()
+        m.resume()
+    assert len(children) > 1, "it was over too soon"
+    t.join()
+    out, err = p.communicate(timeout=60)
+    assert out.decode().split() == result, err
+
+
 def test_a_connection_of_the_snapshot_is_reset_and_new_ones_work_at_once(panda, wires):
     w, other = wires(), wires()
     m = boot(panda, w)
