@@ -415,6 +415,7 @@ static void end_build(struct build *b)
 	         b->info.id, b->info.tenant, b->info.name, build_status_name(b->info.status),
 	         (unsigned long long)(b->info.ended_ms - b->info.started_ms), b->info.error);
 	template_settle(bs->host->templates, b->bake, b->old);
+	net_return(take_ptr(b->net)); /* no machine of it is left */
 	/* What is left of it is its record and its log. */
 	closep(&b->order->dir);
 	b->order->dir = -1;
@@ -450,6 +451,49 @@ static void fail(struct build *b, const struct err *e)
 	b->err = *e;
 	b->r = -e->code;
 	end_build(b);
+}
+
+static void begin(struct build *b)
+{
+	struct err e;
+
+	if (pool_submit(templates_builds(b->order->host->templates)->pool, work, work_done, b) <
+	    0) {
+		err_set(&e, ENOMEM, "no_memory", "no memory");
+		fail(b, &e);
+	}
+}
+
+static void take_network(struct build *b);
+
+static void network_ready(void *arg, int error)
+{
+	struct build *b = arg;
+
+	if (error == 0) {
+		take_network(b);
+		return;
+	}
+	build_say(b, "there is no network for this build: %s", strerror(-error));
+	begin(b);
+}
+
+/* A place in the network, by the host's default rules: what a sandbox without an egress list has.
+ */
+static void take_network(struct build *b)
+{
+	struct host *h = b->order->host;
+	struct err e;
+	int r = h->net ? net_take(h->net, NULL, NULL, &b->net, &e) : 0;
+
+	if (r == -EAGAIN) {
+		b->net_wait = (struct net_wait){.fn = network_ready, .arg = b};
+		net_wait(h->net, &b->net_wait);
+		return;
+	}
+	if (r < 0)
+		build_say(b, "there is no network for this build: %s", e.text);
+	begin(b);
 }
 
 static void prepare_stage(struct build *b);
@@ -540,13 +584,7 @@ static void prepare_stage(struct build *b)
 		template_ready(b->order->host->templates, t, stage_ready, b);
 		return;
 	}
-	if (pool_submit(templates_builds(b->order->host->templates)->pool, work, work_done, b) <
-	    0) {
-		struct err e;
-
-		err_set(&e, ENOMEM, "no_memory", "no memory");
-		fail(b, &e);
-	}
+	take_network(b);
 }
 
 /* The oldest that may begin does. */

@@ -7,6 +7,7 @@
 #include "core/build.h"
 #include "core/dockerfile.h"
 #include "core/host_internal.h"
+#include "net/net.h"
 
 struct build_stage {
 	bool needed;
@@ -26,9 +27,11 @@ struct build {
 	struct build_stage stages[DOCKERFILE_STAGES_MAX];
 	json_t *doc; /* of the template to be */
 	char bake[SNAPSHOT_ID_MAX + 1], old[SNAPSHOT_ID_MAX + 1];
-	size_t preparing; /* stage whose template is being loaded */
-	bool begun;       /* it counts as one at work */
-	int log, wake;    /* wake: an eventfd that stops commands */
+	size_t preparing;     /* stage whose template is being loaded */
+	bool begun;           /* it counts as one at work */
+	struct net_slot *net; /* its machine's place in the network; NULL: none */
+	struct net_wait net_wait;
+	int log, wake; /* wake: an eventfd that stops commands */
 	atomic_bool stop;
 	uint64_t log_bytes, deadline_ms;
 	struct err err;

@@ -26,6 +26,7 @@
 enum {
 	FILE_MS = 120 * 1000, /* one file, one directory */
 	ENV_MAX = 512,
+	GENERATION = 2, /* of its machines: the base's was the first */
 };
 #define SPOOL_MAX ((uint64_t)2 << 30) /* what one COPY --from carries over */
 
@@ -167,18 +168,21 @@ static int stopped(struct build *b, struct err *e)
 	return 0;
 }
 
-static int start(struct build *b, const struct engine_image *image, uint64_t generation,
+/* A machine with network is one at a time. */
+static int start(struct build *b, const struct engine_image *image, bool network,
                  char machine[ENGINE_ID_MAX + 1], struct guest **ret, struct err *e)
 {
 	struct host *h = b->order->host;
-	struct engine_start s = {.id = machine, .image = image, .cpu = -1};
+	struct engine_start s = {.id = machine, .image = image, .cpu = -1, .net_fd = -1};
 	int r = stopped(b, e);
 
 	if (r < 0)
 		return r;
 	machine_new_id(machine);
 	memcpy(machine, "b_", 2);
-	r = machine_start_guest(&h->machines, &s, NULL, generation, NULL, ret, e);
+	if (network && b->net)
+		s.net_fd = net_slot_tap(b->net);
+	r = machine_start_guest(&h->machines, &s, NULL, GENERATION, NULL, ret, e);
 	if (r < 0) {
 		machine_remove(&h->machines, machine, NULL);
 		machine[0] = 0;
@@ -188,7 +192,7 @@ static int start(struct build *b, const struct engine_image *image, uint64_t gen
 
 static int ensure_machine(struct stage *st)
 {
-	return st->guest ? 0 : start(st->b, &st->s->image, 2, st->machine, &st->guest, st->e);
+	return st->guest ? 0 : start(st->b, &st->s->image, true, st->machine, &st->guest, st->e);
 }
 
 /* What the machine is now becomes the image, and a step of the cache when key is given. */
@@ -610,7 +614,7 @@ static int copy_all(struct copy *c, char **words, size_t n)
 	char machine[ENGINE_ID_MAX + 1] = "";
 	struct guest *g = NULL;
 	size_t doc = 0;
-	int r = other ? start(st->b, &other->image, 2, machine, &g, st->e) : 0;
+	int r = other ? start(st->b, &other->image, false, machine, &g, st->e) : 0;
 
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		if (!strncmp(step->words[i], "<<", 2) && doc < step->nheredocs)

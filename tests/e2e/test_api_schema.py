@@ -133,6 +133,10 @@ def test_answers_are_as_described(pandad):
     tree = d.do("POST", f"{s}/fork-tree", {"count": 2})
     d.do("POST", f"/v1/sandboxes/{tree['children'][0]['id']}/promote", {"cleanup_siblings": True})
 
+    d.do("POST", f"/v1/sandboxes/{pandad.create()}/save-as-template", {"name": "described"})
+    d.do("GET", "/v1/templates/described")
+    d.do("DELETE", "/v1/templates/described")
+
     for path in (f"{s}/logs", f"{s}/events", "/v1/events", "/v1/audit", "/v1/stats/boot", "/v1/templates",
                  "/v1/templates/base", "/v1/templates/builds", "/v1/me", "/v1/me/tokens", "/healthz", "/version",
                  "/v1/version", "/metrics", "/docs", "/openapi.json"):
@@ -145,7 +149,7 @@ def test_answers_are_as_described(pandad):
 
     d.refused(404, "GET", s)
     d.refused(404, "GET", "/v1/templates/builds/0123456789abcdef")
-    d.refused(501, "POST", "/v1/templates/build")
+    d.refused(400, "POST", "/v1/templates/build")
     d.refused(400, "POST", "/v1/sandboxes", {"template": "nope"})
     d.refused(405, "PUT", "/v1/sandboxes")
     assert len(d.seen) > 60

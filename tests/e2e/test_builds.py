@@ -511,3 +511,11 @@ def test_the_command_line_builds_and_saves(own, tmp_path):
     assert own.sh(own.create(template="saved"), "cat /root/d")["stdout"] == "kept\n"
     assert panda(own, "template", "save", sandbox, "saved").returncode == 125
     assert panda(own, "template", "save", sandbox, "saved", "--replace").returncode == 0
+
+
+def test_a_build_has_the_network_of_a_sandbox(own):
+    """By what the kernel says of it: nothing is sent."""
+    look = "cat /proc/net/route /proc/net/dev | sed 's/[0-9 ]*$//; s/:.*//' | sort"
+    there = own.sh(own.create(), look)["stdout"]
+    _, text = build(own, "net", f"FROM base AS a\nRUN true\nFROM base\nCOPY --from=a /etc/hostname /x\nRUN {look}")
+    assert there in text, (there, text)
