@@ -84,7 +84,8 @@ static void get_name(struct reader *r, char *text, uint8_t *wire, size_t *wire_l
 			if (r->n - at < 2 || wire || ++jumps > JUMPS_MAX)
 				goto bad;
 			to = (size_t)(len & 0x3f) << 8 | r->buf[at + 1];
-			/* Only back; and there is no name in the header, whose bytes are ours when we answer. */
+			/* Only back; and there is no name in the header, whose bytes are ours when
+			 * we answer. */
 			if (to >= lowest || to < DNS_HEADER)
 				goto bad;
 			if (!jumped)

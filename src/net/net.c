@@ -366,17 +366,31 @@ void net_free(struct net *n)
 	net_put(n);
 }
 
-/* The sets say what the policy says. fresh: they are empty. */
-static int apply(struct net_slot *s, bool fresh)
+/*
+ * The sets say what the policy says. SET_FRESH: they are empty. SET_SAME: an earlier process has
+ * set this very policy, and resolved names under it that we do not know; they stay open as long as
+ * they would have.
+ */
+enum set_how {
+	SET_FRESH,
+	SET_NEW,
+	SET_SAME,
+};
+
+static int apply(struct net_slot *s, enum set_how how)
 {
-	static const char *const sets[] = {"nets", "nets_port", "names", "names_port"};
+	static const char *const sets[] = {"nets", "nets_port", "gen",
+	                                   "now",  "names",     "names_port"};
+	static const uint8_t protos[] = {IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMP};
 	const struct net_policy *p = s->policy;
+	uint32_t mark = policy_mark(p);
 	struct nl_batch *b = s->net->batch;
 	struct policy_net merged[NET_POLICY_ENTRIES_MAX];
 	size_t n = 0;
 
-	for (size_t i = 0; i < ARRAY_LEN(sets) && !fresh; i++)
-		nl_flush_set(b, sets[i]);
+	for (size_t i = 0; i < (how == SET_NEW ? 6 : 4); i++)
+		if (how != SET_FRESH || i >= 2)
+			nl_flush_set(b, sets[i]);
 	if (p->mode == NET_OPEN)
 		nl_add_net(b, "nets", 0, UINT32_MAX);
 	for (size_t i = 0; i < p->n_nets; i++) {
@@ -401,18 +415,28 @@ static int apply(struct net_slot *s, bool fresh)
 	}
 	for (size_t i = 0; i < n; i++)
 		nl_add_net(b, "nets", merged[i].first, merged[i].last);
-	if (!fresh)
+	if (how == SET_NEW)
 		seen_refill(s, b);
+	/* Connections that carry another number are judged again; see rules.c. */
+	nl_add_mark(b, "gen", mark);
+	for (size_t i = 0; i < ARRAY_LEN(protos); i++)
+		nl_add_proto_mark(b, "now", protos[i], mark);
 	return nl_commit(b, s->kit.nf);
 }
 
-static int slot_begin(struct net_slot *s, struct net_policy *p, void *owner, bool fresh)
+static int slot_begin(struct net_slot *s, struct net_policy *p, void *owner, bool adopted)
 {
+	enum set_how how = SET_FRESH;
+	uint32_t mark = 0;
 	int r;
 
 	s->owner = owner;
 	s->policy = net_policy_ref(p ? p : s->net->default_policy);
-	r = apply(s, fresh);
+	if (adopted) {
+		r = nl_get_mark(s->kit.nf, "gen", &mark);
+		how = r == 0 && mark == policy_mark(s->policy) ? SET_SAME : SET_NEW;
+	}
+	r = apply(s, how);
 	if (r == 0)
 		r = names_listen(s);
 	if (r == 0)
@@ -447,7 +471,7 @@ int net_take(struct net *n, struct net_policy *p, void *owner, struct net_slot *
 	}
 	slot_unlink(s);
 	n->n_ready--;
-	r = slot_begin(s, p, owner, true);
+	r = slot_begin(s, p, owner, false);
 	make_more(n);
 	if (r < 0) {
 		slot_undo(s);
@@ -512,7 +536,7 @@ int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct 
 	                             .nft = n->nft,
 	                             .host = range_host(n->range, s->place),
 	                             .inner = inner};
-	r = slot_begin(s, p, owner, false);
+	r = slot_begin(s, p, owner, true);
 	if (r < 0) {
 		s->kit.tap = -1;
 		make_close(&s->kit);
@@ -525,17 +549,6 @@ int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct 
 	return 0;
 }
 
-static bool no_longer(void *arg, const struct nl_flow *f)
-{
-	const struct net_slot *s = arg;
-
-	/* Only what the guest sends through; its questions to us and our own connections stay. */
-	if (f->src != (uint32_t)GUEST_ADDR || f->dst == (uint32_t)GATEWAY_ADDR ||
-	    f->reply_src != f->dst)
-		return false;
-	return !seen_allows(s, f->dst, f->dport);
-}
-
 int net_set_policy(struct net_slot *s, struct net_policy *p, struct err *e)
 {
 	struct net_policy *old = s->policy;
@@ -543,10 +556,8 @@ int net_set_policy(struct net_slot *s, struct net_policy *p, struct err *e)
 
 	s->policy = net_policy_ref(p ? p : s->net->default_policy);
 	net_policy_unref(old);
-	r = apply(s, false);
-	if (r == 0)
-		r = nl_flow_cut(s->kit.nf, no_longer, s);
-	if (r >= 0) {
+	r = apply(s, SET_NEW);
+	if (r == 0) {
 		relay_recheck(s);
 		return 0;
 	}
@@ -557,8 +568,7 @@ int net_set_policy(struct net_slot *s, struct net_policy *p, struct err *e)
 	if (net_policy_new(NET_OFF, NULL, 0, &p, NULL) == 0) {
 		net_policy_unref(s->policy);
 		s->policy = p;
-		if (apply(s, false) == 0)
-			nl_flow_cut(s->kit.nf, no_longer, s);
+		apply(s, SET_NEW);
 		relay_recheck(s);
 	}
 	return r;

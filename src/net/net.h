@@ -71,7 +71,7 @@ enum net_mode net_policy_mode(const struct net_policy *p);
 enum net_verdict {
 	NET_ALLOWED, /* a connection began */
 	NET_REFUSED, /* why says why */
-	NET_CLOSED,  /* a connection ended; bytes are known now */
+	NET_CLOSED,  /* a connection ended, up to a minute ago; bytes are known now */
 };
 
 struct net_event {

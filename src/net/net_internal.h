@@ -95,8 +95,6 @@ void names_stop(struct net_slot *s);
 const char *seen_name(const struct net_slot *s, uint32_t addr);
 /* Opens the address for the ports and remembers it. The caller's policy is a list. */
 int seen_add(struct net_slot *s, const char *name, const uint32_t *addrs, size_t n, uint32_t ttl_s);
-/* Whether the sets let this through now, by policy alone or by what was resolved. */
-bool seen_allows(const struct net_slot *s, uint32_t addr, uint16_t port);
 /* Puts what is still allowed into the batch; the sets were flushed in it. */
 void seen_refill(struct net_slot *s, struct nl_batch *b);
 void seen_clear(struct net_slot *s);

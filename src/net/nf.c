@@ -178,6 +178,31 @@ void nl_del_addr_port(struct nl_batch *b, const char *set, uint32_t addr, uint16
 	change(b, false, set, &key, sizeof(key), 0);
 }
 
+void nl_add_mark(struct nl_batch *b, const char *set, uint32_t mark)
+{
+	change(b, true, set, &mark, sizeof(mark), 0); /* marks are in the host's byte order */
+}
+
+void nl_add_proto_mark(struct nl_batch *b, const char *map, uint8_t proto, uint32_t mark)
+{
+	struct nlmsghdr *h = batch_msg(b, NFT_MSG_NEWSETELEM, NLM_F_CREATE, map);
+	struct nlattr *list, *e, *part;
+
+	if (!h)
+		return;
+	list = mnl_attr_nest_start(h, NFTA_SET_ELEM_LIST_ELEMENTS);
+	e = mnl_attr_nest_start(h, NFTA_LIST_ELEM);
+	part = mnl_attr_nest_start(h, NFTA_SET_ELEM_KEY);
+	mnl_attr_put(h, NFTA_DATA_VALUE, sizeof(proto), &proto);
+	mnl_attr_nest_end(h, part);
+	part = mnl_attr_nest_start(h, NFTA_SET_ELEM_DATA);
+	mnl_attr_put(h, NFTA_DATA_VALUE, sizeof(mark), &mark);
+	mnl_attr_nest_end(h, part);
+	mnl_attr_nest_end(h, e);
+	mnl_attr_nest_end(h, list);
+	batch_end(b, h);
+}
+
 /* What the kernel had to say about the batch is there when send returns; without a word it went
  * well. */
 static int batch_result(struct mnl_socket *nf)
@@ -222,6 +247,51 @@ int nl_commit(struct nl_batch *b, struct mnl_socket *nf)
 	b->n = b->messages = 0;
 	b->full = false;
 	return r;
+}
+
+static int mark_cb(const struct nlmsghdr *h, void *arg)
+{
+	struct nlattr *list, *e, *k, *v;
+
+	/* Elements, each with a key, each with a value: the innermost four bytes are it. */
+	mnl_attr_for_each(list, h, sizeof(struct nfgenmsg))
+	{
+		if (mnl_attr_get_type(list) != NFTA_SET_ELEM_LIST_ELEMENTS)
+			continue;
+		mnl_attr_for_each_nested(e, list)
+		{
+			mnl_attr_for_each_nested(k, e)
+			{
+				if (mnl_attr_get_type(k) != NFTA_SET_ELEM_KEY)
+					continue;
+				mnl_attr_for_each_nested(v, k)
+				{
+					if (mnl_attr_get_payload_len(v) == 4)
+						*(uint32_t *)arg = mnl_attr_get_u32(v);
+				}
+			}
+		}
+	}
+	return MNL_CB_OK;
+}
+
+int nl_get_mark(struct mnl_socket *nf, const char *set, uint32_t *ret)
+{
+	char buf[NL_BUF] __attribute__((aligned(8)));
+	struct nlmsghdr *h;
+	uint32_t mark = 0;
+	int r;
+
+	h = nf_msg(buf, NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETSETELEM, NLM_F_DUMP, AF_INET, 0);
+	mnl_attr_put_strz(h, NFTA_SET_ELEM_LIST_TABLE, TABLE);
+	mnl_attr_put_strz(h, NFTA_SET_ELEM_LIST_SET, set);
+	r = nl_talk(nf, h, mark_cb, &mark);
+	if (r < 0)
+		return r;
+	if (!mark)
+		return -ENOENT;
+	*ret = mark;
+	return 0;
 }
 
 struct counter {
@@ -347,27 +417,6 @@ int nl_parse_flow(const struct nlmsghdr *h, struct nl_flow *ret)
 		return -EBADMSG;
 	*ret = f;
 	return 0;
-}
-
-static int count_cb(const struct nlmsghdr *h, void *arg)
-{
-	struct nlattr *a;
-
-	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg))
-	{
-		if (mnl_attr_get_type(a) == CTA_STATS_GLOBAL_ENTRIES)
-			*(uint32_t *)arg = ntohl(mnl_attr_get_u32(a));
-	}
-	return MNL_CB_OK;
-}
-
-int nl_flow_count(struct mnl_socket *nf, uint32_t *ret)
-{
-	char buf[NL_BUF] __attribute__((aligned(8)));
-	struct nlmsghdr *h = nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET_STATS,
-	                            NLM_F_ACK, AF_INET, 0);
-
-	return nl_talk(nf, h, count_cb, ret);
 }
 
 struct cutter {

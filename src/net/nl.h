@@ -52,8 +52,13 @@ void nl_add_addr_port(struct nl_batch *b, const char *set, uint32_t addr, uint16
                       uint64_t timeout_ms);
 void nl_del_addr(struct nl_batch *b, const char *set, uint32_t addr);
 void nl_del_addr_port(struct nl_batch *b, const char *set, uint32_t addr, uint16_t port);
+void nl_add_mark(struct nl_batch *b, const char *set, uint32_t mark);
+void nl_add_proto_mark(struct nl_batch *b, const char *map, uint8_t proto, uint32_t mark);
 /* Empties the batch, whatever happens. -E2BIG: it grew too large and was not sent. */
 int nl_commit(struct nl_batch *b, struct mnl_socket *nf);
+
+/* The one element of a set of marks. -ENOENT. */
+int nl_get_mark(struct mnl_socket *nf, const char *set, uint32_t *ret);
 
 /* Counter objects of a table. -ENOENT. */
 int nl_counter(struct mnl_socket *nf, uint8_t family, const char *table, const char *name,
@@ -72,7 +77,6 @@ struct nl_flow {
 struct nlmsghdr;
 int nl_parse_flow(const struct nlmsghdr *h, struct nl_flow *ret);
 
-int nl_flow_count(struct mnl_socket *nf, uint32_t *ret);
 /* Deletes those for which cut() is true; how many, or a negative errno. */
 int nl_flow_cut(struct mnl_socket *nf, bool (*cut)(void *arg, const struct nl_flow *f), void *arg);
 

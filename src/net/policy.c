@@ -196,6 +196,34 @@ enum net_mode net_policy_mode(const struct net_policy *p)
 	return p->mode;
 }
 
+static uint64_t mix(uint64_t h, const void *bytes, size_t n)
+{
+	const uint8_t *p = bytes;
+
+	while (n--)
+		h = (h ^ *p++) * 1099511628211u; /* FNV-1a */
+	return h;
+}
+
+uint32_t policy_mark(const struct net_policy *p)
+{
+	uint64_t h = 14695981039346656037u;
+	uint8_t mode = (uint8_t)p->mode;
+
+	h = mix(h, &mode, sizeof(mode));
+	for (size_t i = 0; i < p->n_nets; i++) {
+		h = mix(h, &p->nets[i].first, sizeof(p->nets[i].first));
+		h = mix(h, &p->nets[i].last, sizeof(p->nets[i].last));
+		h = mix(h, &p->nets[i].port, sizeof(p->nets[i].port));
+	}
+	for (size_t i = 0; i < p->n_names; i++) {
+		h = mix(h, p->names[i].name, strlen(p->names[i].name) + 1);
+		h = mix(h, &p->names[i].below, 1);
+		h = mix(h, &p->names[i].port, sizeof(p->names[i].port));
+	}
+	return (uint32_t)(h ^ h >> 32) | 1;
+}
+
 static bool name_matches(const struct policy_name *n, const char *name)
 {
 	size_t len, have;

@@ -30,6 +30,9 @@ struct net_policy {
 	struct policy_name *names;
 };
 
+/* A number for what it says, odd: equal policies have equal ones, also in another process. */
+uint32_t policy_mark(const struct net_policy *p);
+
 /* A host name: letters, digits, '-' and '_' in labels of 1 to 63, at least two of them. Lower-cases
  * it. */
 int policy_clean_name(const char *text, char ret[POLICY_NAME_MAX + 1]);

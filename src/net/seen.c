@@ -117,16 +117,6 @@ int seen_add(struct net_slot *s, const char *name, const uint32_t *addrs, size_t
 	return 0;
 }
 
-bool seen_allows(const struct net_slot *s, uint32_t addr, uint16_t port)
-{
-	if (policy_allows_addr(s->policy, addr, port))
-		return true;
-	for (size_t i = 0; i < s->n_seen; i++)
-		if (s->seen[i].addr == addr && policy_allows_name(s->policy, s->seen[i].name, port))
-			return true;
-	return false;
-}
-
 void seen_refill(struct net_slot *s, struct nl_batch *b)
 {
 	uint64_t now = loop_now_ms(s->net->loop);
@@ -134,10 +124,13 @@ void seen_refill(struct net_slot *s, struct nl_batch *b)
 	/* What is not allowed any more is remembered all the same: its connections end now, and
 	 * that is told with the name. */
 	for (size_t i = 0; i < s->n_seen; i++) {
-		const struct seen *e = &s->seen[i];
+		struct seen *e = &s->seen[i];
 		uint16_t ports[POLICY_PORTS_MAX];
 
-		if (e->until_ms > now && s->policy->mode == NET_LIST)
+		/* A connection may be older than the answer it began with: it gets a moment to show
+		 * itself. */
+		e->until_ms = MAX(e->until_ms, now + SEEN_GRACE_S * 1000);
+		if (s->policy->mode == NET_LIST)
 			put(b, e->addr, ports, policy_ports(s->policy, e->name, ports), false,
 			    e->until_ms - now);
 	}

@@ -27,7 +27,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
-#include "net/net.h"
+#include "net/net_internal.h"
 
 enum {
 	SLOTS = 1024,
@@ -254,6 +254,11 @@ static void do_counters(struct named *n)
 		       (unsigned long long)c.names_limited, (unsigned long long)c.events_lost);
 }
 
+static bool keep_all(void *arg, const struct nl_flow *f)
+{
+	return false;
+}
+
 static void do_takes(unsigned count)
 {
 	uint64_t take = 0, give = 0, worst = 0;
@@ -334,6 +339,8 @@ static void command(char *text)
 		do_guest(n, word[2]);
 	else if (strcmp(word[0], "counters") == 0)
 		do_counters(n);
+	else if (strcmp(word[0], "sweep") == 0)
+		printf("ok %d\n", nl_flow_cut(n->slot->kit.nf, keep_all, NULL));
 	else if (strcmp(word[0], "return") == 0) {
 		net_return(n->slot);
 		n->slot = NULL;

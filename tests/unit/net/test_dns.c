@@ -70,10 +70,10 @@ static void questions_that_are_none(void **state)
 	    Q(-DNS_FORMERR,
 	      "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" WEB "x"), /* and more */
 	    Q(-DNS_FORMERR, "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03web"), /* cut */
-	    Q(-DNS_FORMERR,
-	      "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"), /* a
-	                                                                                      pointer
-	                                                                                    */
+	    Q(-DNS_FORMERR, "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00"
+	                    "\x01"), /* a
+	                                pointer
+	                              */
 	    Q(-DNS_FORMERR,
 	      "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03w b\x00\x00\x01\x00\x01"),
 	    Q(-DNS_FORMERR,
