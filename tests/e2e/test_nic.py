@@ -105,6 +105,8 @@ class Wire:
 
 @pytest.fixture
 def wires():
+    if not os.path.exists("/dev/net/tun"):
+        pytest.skip("this host has no /dev/net/tun")
     made = []
 
     def new(**kw):
