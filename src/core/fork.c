@@ -397,7 +397,7 @@ struct snap {
 	struct err err;
 };
 
-static json_t *snap_doc(const struct host_snapshot *s)
+json_t *snapshot_doc(const struct host_snapshot *s)
 {
 	return json_pack("{s:s, s:s, s:I, s:I}", "name", s->name, "template", s->template,
 	                 "size_bytes", (json_int_t)s->size_bytes, "generation",
@@ -405,7 +405,7 @@ static json_t *snap_doc(const struct host_snapshot *s)
 }
 
 /* What its files take on disk; some of it may be shared with other snapshots. */
-static uint64_t image_bytes(const struct engine_image *i)
+uint64_t image_bytes(const struct engine_image *i)
 {
 	uint64_t n = 0;
 	struct stat st;
@@ -451,7 +451,7 @@ static void snap_done(void *arg)
 	autofree char *text = NULL;
 
 	if (s->r == 0) {
-		doc = snap_doc(&s->s);
+		doc = snapshot_doc(&s->s);
 		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
 		s->r = text ? db_run(h->db, &s->err,
 		                     "UPDATE snapshots SET state = 'ready', doc = ? WHERE id = ?",
@@ -493,7 +493,7 @@ static void snap_begin(struct op *op)
 		memcpy(s->machine, sb->machine, sizeof(s->machine));
 		s->s.generation = sb->generation;
 		s->s.created_ms = clock_ns(CLOCK_REALTIME) / 1000000;
-		doc = snap_doc(&s->s);
+		doc = snapshot_doc(&s->s);
 		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
 		r = text ? db_run(h->db, &s->err,
 		                  "INSERT INTO snapshots(id, tenant, sandbox_id, state, "
@@ -624,11 +624,9 @@ static void forget_work(void *arg)
 {
 	struct forget *f = arg;
 
-	f->r = snapshot_delete(&f->host->store, f->id, &f->err);
+	f->r = host_drop_snapshot(f->host, f->id, &f->err);
 	if (f->r == -ENOENT)
 		f->r = 0;
-	if (f->r == 0)
-		snapshot_gc(&f->host->store, NULL, NULL);
 }
 
 static void forget_done(void *arg)

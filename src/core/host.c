@@ -524,6 +524,18 @@ void host_take_id(struct host *h, char ret[SANDBOX_ID + 1], bool *ret_prepared)
 	free(s);
 }
 
+int host_drop_snapshot(struct host *h, const char *id, struct err *e)
+{
+	int r;
+
+	pthread_mutex_lock(&h->drop_lock);
+	r = snapshot_delete(&h->store, id, e);
+	if (r == 0)
+		snapshot_gc(&h->store, NULL, NULL);
+	pthread_mutex_unlock(&h->drop_lock);
+	return r;
+}
+
 /* --- opening and closing ---------------------------------------------------------------------- */
 
 static void checkpoint_work(void *arg)
@@ -585,6 +597,7 @@ int host_open(struct loop *l, struct engine *engine, const struct host_config *c
 	h->config = *c;
 	h->store = (struct snapshot_store){-1, -1, -1};
 	h->machines.dir = -1;
+	pthread_mutex_init(&h->drop_lock, NULL);
 	if (!h->config.threads)
 		h->config.threads = 8;
 	if (!h->config.sandboxes_max)
@@ -694,5 +707,6 @@ void host_close(struct host *h)
 		machines_close(&h->machines);
 	if (h->store.root >= 0)
 		snapshot_store_close(&h->store);
+	pthread_mutex_destroy(&h->drop_lock);
 	free(h);
 }

@@ -9,6 +9,8 @@
  * host_full, quota_exceeded, disk_full, shutting_down, bad_request, and those of core/machine.h.
  */
 #pragma once
+#include <pthread.h>
+
 #include "base/pool.h"
 #include "core/event.h"
 #include "core/machine.h"
@@ -53,6 +55,7 @@ struct host {
 	struct engine *engine;
 	struct machines machines;
 	struct snapshot_store store;
+	pthread_mutex_t drop_lock; /* of host_drop_snapshot() */
 	struct templates *templates;
 	struct net *net; /* NULL: no network for guests */
 	struct volumes *volumes;

@@ -59,6 +59,13 @@ int host_admit(struct host *h, const char *tenant, size_t n, unsigned memory_mb,
 void host_take_id(struct host *h, char ret[SANDBOX_ID + 1], bool *ret_prepared);
 void host_fill_spare(struct host *h);
 
+/*
+ * Deletes a snapshot and the layers that only it had. For the pool. One at a time: a collection
+ * that runs beside another delete sees files that are about to go as still in use, and nobody looks
+ * again.
+ */
+int host_drop_snapshot(struct host *h, const char *id, struct err *e);
+
 /* The snapshot a hibernated sandbox sleeps in. */
 void hibernate_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1]);
 
@@ -90,6 +97,13 @@ struct start_job {
 void start_job_name(struct start_job *j, const struct sandbox *sb);
 void start_job_run(struct start_job *j); /* blocks: on the pool */
 void start_job_fini(struct start_job *j);
+
+/* ---- fork.c ---- */
+
+/* The doc column of a snapshot. */
+json_t *snapshot_doc(const struct host_snapshot *s);
+/* What its files take, without read-only disks. */
+uint64_t image_bytes(const struct engine_image *i);
 
 /* ---- rewind.c ---- */
 

@@ -28,8 +28,7 @@ static void drop_sleep(struct host *h, const char *sandbox_id)
 	char id[SNAPSHOT_ID_MAX + 1];
 
 	hibernate_id(sandbox_id, id);
-	if (snapshot_delete(&h->store, id, NULL) == 0)
-		snapshot_gc(&h->store, NULL, NULL);
+	host_drop_snapshot(h, id, NULL);
 }
 
 /* --- starting a machine ----------------------------------------------------------------------- */

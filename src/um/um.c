@@ -361,7 +361,8 @@ static int um_stop(struct engine *engine, const char *id, pid_t pid, struct err 
 	if (r == 0)
 		r = cg_remove(cg, id, STOP_TIMEOUT_MS);
 	if (r == 0 && pidfd >= 0)
-		waitid(P_PIDFD, (id_t)pidfd, &si, WEXITED); /* if it is our child, and not reaped yet */
+		waitid(P_PIDFD, (id_t)pidfd, &si,
+		       WEXITED); /* if it is our child, and not reaped yet */
 	if (r < 0)
 		return err_set(e, -r, "stop_failed", "machine %s does not end (%s)", id,
 		               strerror(-r));
@@ -581,6 +582,19 @@ static int seal_when_let_go(int fd, uint64_t pages, struct map *map, struct laye
 	return r;
 }
 
+/* They have its disks open, too. */
+static int seal_file_when_let_go(int dirfd, const char *name, uint64_t pages, struct map *map,
+                                 struct layer **ret)
+{
+	uint64_t deadline = mono_ms() + SEAL_TIMEOUT_MS;
+	int r;
+
+	while ((r = layer_seal_file(dirfd, name, pages, map, ret)) == -EBUSY &&
+	       mono_ms() < deadline)
+		usleep(200);
+	return r;
+}
+
 /* Turns what was the top into a layer of the set. */
 static int push_memory(struct engine_machine *m, struct snapshot_work *w, const struct um_msg *a,
                        off_t *pos)
@@ -611,7 +625,7 @@ static int push_disk(struct engine_machine *m, size_t d, struct snapshot_work *w
 	if (r == 0)
 		r = runs_read(w->map, pos, a->disk[d].layers, k->layers.pages, &map);
 	if (r == 0)
-		r = layer_seal_file(m->dirfd, w->disk_name[d], k->layers.pages, &map, &l);
+		r = seal_file_when_let_go(m->dirfd, w->disk_name[d], k->layers.pages, &map, &l);
 	if (r == 0)
 		r = set_push(&k->layers, l);
 	return r;
@@ -676,9 +690,10 @@ static int take_snapshot(struct engine_machine *m, bool hold, struct engine_imag
 		if (!m->image.disks[d].read_only)
 			r = push_disk(m, d, &w, &a, &pos);
 	if (r == -EBUSY)
-		return err_set(e, EBUSY, "snapshot_failed",
-		               "the host has not let go of the memory of machine %s in time: try again",
-		               m->id);
+		return err_set(
+		    e, EBUSY, "snapshot_failed",
+		    "the host has not let go of the memory of machine %s in time: try again",
+		    m->id);
 	if (r < 0)
 		return err_set(e, -r, "snapshot_failed", "machine %s lied about its layers: %s",
 		               m->id, strerror(-r));

@@ -110,9 +110,9 @@ def footprint(p):
     """What may not grow: fds, threads, memory of pandad; processes, files and groups around it."""
     proc = Path("/proc", str(p.process.pid))
     status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
-    files = sum(len(f) for _, _, f in os.walk(p.data / "store"))
+    files = [os.path.join(d, name) for d, _, names in os.walk(p.data / "store") for name in names]
     return {"fds": len(os.listdir(proc / "fd")), "threads": int(status["Threads"]), "rss_kib": int(status["VmRSS"].split()[0]),
-            "machines": len(p.machines()), "groups": len(p.cgroups()), "processes": len(p.processes()), "files": files}
+            "machines": len(p.machines()), "groups": len(p.cgroups()), "processes": len(p.processes()), "files": len(files), "names": sorted(files)}
 
 
 def settled(p):
@@ -126,6 +126,13 @@ def settled(p):
         last = now
         time.sleep(0.1)
     return last
+
+
+def no_growth(before, after, room_kib):
+    new = set(after.pop("names")) - set(before.pop("names"))
+    for key in before:
+        room = room_kib if key == "rss_kib" else 0
+        assert after[key] <= before[key] + room, f"{key} grew: {before} -> {after}; new files: {[(f, os.stat(f).st_nlink) for f in sorted(new)]}"
 
 
 def test_create_and_kill_leave_nothing(new_pandad):
@@ -142,9 +149,7 @@ def test_create_and_kill_leave_nothing(new_pandad):
         before = settled(p)
         list(pool.map(life, range(count(300, 10000))))
     after = settled(p)
-    for key in before:
-        room = 2048 if key == "rss_kib" else 0
-        assert after[key] <= before[key] + room, f"{key} grew: {before} -> {after}"
+    no_growth(before, after, 2048)
 
 
 def test_mixed_work_leaves_nothing(new_pandad):
@@ -186,9 +191,7 @@ def test_mixed_work_leaves_nothing(new_pandad):
         before = settled(p)
         list(pool.map(until, [time.monotonic() + count(10, 600)] * 6))
     after = settled(p)
-    for key in before:
-        room = 4096 if key == "rss_kib" else 0
-        assert after[key] <= before[key] + room, f"{key} grew: {before} -> {after}"
+    no_growth(before, after, 4096)
 
 
 def test_many_idle_sandboxes(new_pandad):
