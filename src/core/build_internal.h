@@ -44,3 +44,46 @@ void build_say(struct build *b, const char *fmt, ...) __attribute__((format(prin
 
 /* Is this a base we stand for by another name ("debian:12")? NULL: it is called as it is. */
 const char *build_base(const char *written);
+
+/* ---- a stage at work, for build_run.c and build_copy.c ---- */
+
+enum {
+	BUILD_FILE_MS = 120 * 1000, /* one file, one directory */
+};
+
+struct stage {
+	struct build *b;
+	const struct docker_stage *what;
+	struct build_stage *s;
+	/* what the instructions so far have set */
+	json_t *env, *args, *shell, *entrypoint, *cmd;
+	char workdir[PATH_MAX], user[256];
+	/* its machine */
+	char machine[ENGINE_ID_MAX + 1];
+	struct guest *guest;
+	bool dirty; /* something happened since the image was taken */
+	struct err *e;
+};
+
+/* "Dockerfile:7: why", kind build_failed. */
+int build_bad(struct stage *st, const struct docker_step *step, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+const char *build_variable(void *stage, const char *name);
+int build_expand(struct stage *st, const struct docker_step *step, const char *word, char **ret);
+/* network: with the build's place in it; one machine at a time. Caller owns *ret and the machine.
+ */
+int build_start(struct build *b, const struct engine_image *image, bool network,
+                char machine[ENGINE_ID_MAX + 1], struct guest **ret, struct err *e);
+/* A command that must succeed; in and out are fds, -1: none, the log. */
+int build_tool(struct stage *st, const struct docker_step *step, struct guest *g, char *const *argv,
+               int in, int out);
+void build_free_list(char ***list);
+
+/* ---- build_copy.c ---- */
+
+int build_copy(struct stage *st, const struct docker_step *step);
+/* A source as the paths of the context are: "./a/" is "a", "." is "". In place. */
+int build_source(struct stage *st, const struct docker_step *step, char *s);
+/* Does this file of the context belong to the source? Then what it is called below it, else NULL.
+ * *ret_whole: it is the source itself. */
+const char *build_below(const char *source, const char *path, bool *ret_whole);

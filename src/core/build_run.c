@@ -24,7 +24,6 @@
 #include "layers/digest.h"
 
 enum {
-	FILE_MS = 120 * 1000, /* one file, one directory */
 	ENV_MAX = 512,
 	GENERATION = 2, /* of its machines: the base's was the first */
 };
@@ -68,26 +67,9 @@ void build_say(struct build *b, const char *fmt, ...)
 		(void)io_write_full(b->log, line, (size_t)n + 1);
 }
 
-/* --- one stage -------------------------------------------------------------------------------- */
+/* --- one stage ------------------------------------------------------------------------------- */
 
-struct stage {
-	struct build *b;
-	const struct docker_stage *what;
-	struct build_stage *s;
-	/* what the instructions so far have set */
-	json_t *env, *args, *shell, *entrypoint, *cmd;
-	char workdir[PATH_MAX], user[256];
-	/* its machine */
-	char machine[ENGINE_ID_MAX + 1];
-	struct guest *guest;
-	bool dirty; /* something happened since the image was taken */
-	struct err *e;
-};
-
-static int bad_step(struct stage *st, const struct docker_step *step, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static int bad_step(struct stage *st, const struct docker_step *step, const char *fmt, ...)
+int build_bad(struct stage *st, const struct docker_step *step, const char *fmt, ...)
 {
 	char why[200];
 	va_list ap;
@@ -98,7 +80,7 @@ static int bad_step(struct stage *st, const struct docker_step *step, const char
 	return err_set(st->e, EINVAL, "build_failed", "Dockerfile:%u: %s", step->line, why);
 }
 
-static const char *lookup(void *arg, const char *name)
+const char *build_variable(void *arg, const char *name)
 {
 	struct stage *st = arg;
 	const char *v = json_string_value(json_object_get(st->env, name));
@@ -106,10 +88,10 @@ static const char *lookup(void *arg, const char *name)
 	return v ? v : json_string_value(json_object_get(st->args, name));
 }
 
-static int expand(struct stage *st, const struct docker_step *step, const char *word, char **ret)
+int build_expand(struct stage *st, const struct docker_step *step, const char *word, char **ret)
 {
-	return dockerfile_expand(word, st->b->file->escape, true, step->line, lookup, st, ret,
-	                         st->e);
+	return dockerfile_expand(word, st->b->file->escape, true, step->line, build_variable, st,
+	                         ret, st->e);
 }
 
 static void stage_reset(struct stage *st)
@@ -169,8 +151,8 @@ static int stopped(struct build *b, struct err *e)
 }
 
 /* A machine with network is one at a time. */
-static int start(struct build *b, const struct engine_image *image, bool network,
-                 char machine[ENGINE_ID_MAX + 1], struct guest **ret, struct err *e)
+int build_start(struct build *b, const struct engine_image *image, bool network,
+                char machine[ENGINE_ID_MAX + 1], struct guest **ret, struct err *e)
 {
 	struct host *h = b->order->host;
 	struct engine_start s = {.id = machine, .image = image, .cpu = -1, .net_fd = -1};
@@ -192,7 +174,8 @@ static int start(struct build *b, const struct engine_image *image, bool network
 
 static int ensure_machine(struct stage *st)
 {
-	return st->guest ? 0 : start(st->b, &st->s->image, true, st->machine, &st->guest, st->e);
+	return st->guest ? 0
+	                 : build_start(st->b, &st->s->image, true, st->machine, &st->guest, st->e);
 }
 
 /* What the machine is now becomes the image, and a step of the cache when key is given. */
@@ -204,7 +187,7 @@ static int seal(struct stage *st, const char *key)
 	struct err e;
 	int r;
 
-	guest_set_deadline(st->guest, FILE_MS);
+	guest_set_deadline(st->guest, BUILD_FILE_MS);
 	r = guest_sync(st->guest, st->e);
 	if (r == 0)
 		r = machine_snapshot(&h->machines, st->machine, &image, NULL, st->e);
@@ -272,7 +255,7 @@ static int command(struct build *b, struct guest *g, char *const *argv, char *co
 
 	if (r < 0)
 		return r;
-	guest_set_deadline(g, left_ms(b) + FILE_MS);
+	guest_set_deadline(g, left_ms(b) + BUILD_FILE_MS);
 	r = guest_exec_wait(g, &x, ret, e);
 	if (r < 0)
 		return stopped(b, NULL) < 0 ? stopped(b, e) : r;
@@ -285,18 +268,18 @@ static int command(struct build *b, struct guest *g, char *const *argv, char *co
 }
 
 /* One that must succeed. */
-static int tool(struct stage *st, const struct docker_step *step, struct guest *g,
-                char *const *argv, int in, int out)
+int build_tool(struct stage *st, const struct docker_step *step, struct guest *g, char *const *argv,
+               int in, int out)
 {
 	struct guest_exit end;
 	int r = command(st->b, g, argv, NULL, "/", NULL, in, out, &end, st->e);
 
 	if (r == 0 && (end.signaled || end.timed_out || end.code))
-		return bad_step(st, step, "%s failed with %d", argv[0], end.code);
+		return build_bad(st, step, "%s failed with %d", argv[0], end.code);
 	return r;
 }
 
-static void free_list(char ***list)
+void build_free_list(char ***list)
 {
 	for (char **p = *list; p && *p; p++)
 		free(*p);
@@ -317,7 +300,7 @@ static char **env_list(struct stage *st)
 				continue;
 			if (asprintf(&list[n], "%s=%s", k, json_string_value(v)) < 0) {
 				list[n] = NULL;
-				free_list(&list);
+				build_free_list(&list);
 				return NULL;
 			}
 			n++;
@@ -335,7 +318,7 @@ static void user_of(const struct stage *st, char ret[256])
 
 static int run(struct stage *st, const struct docker_step *step)
 {
-	AUTO(free_list) char **env = env_list(st);
+	AUTO(build_free_list) char **env = env_list(st);
 	char *argv[DOCKERFILE_WORDS_MAX + 4];
 	char user[256];
 	struct guest_exit end;
@@ -362,313 +345,13 @@ static int run(struct stage *st, const struct docker_step *step)
 	if (r < 0)
 		return err_prefix(st->e, "Dockerfile:%u: RUN", step->line);
 	if (end.timed_out)
-		return bad_step(st, step, "the build took longer than %d minutes",
-		                BUILD_MS_MAX / 60000);
+		return build_bad(st, step, "the build took longer than %d minutes",
+		                 BUILD_MS_MAX / 60000);
 	if (end.signaled)
-		return bad_step(st, step, "'%.80s' was ended by signal %d", step->text, end.code);
+		return build_bad(st, step, "'%.80s' was ended by signal %d", step->text, end.code);
 	if (end.code)
-		return bad_step(st, step, "'%.80s' failed with %d", step->text, end.code);
+		return build_bad(st, step, "'%.80s' failed with %d", step->text, end.code);
 	return 0;
-}
-
-/* --- COPY, ADD -------------------------------------------------------------------------------- */
-
-struct copy {
-	struct stage *st;
-	const struct docker_step *step;
-	char dest[PATH_MAX];
-	bool into;    /* dest is a directory */
-	mode_t mode;  /* 0: as the file is */
-	char *owner;  /* or NULL */
-	int listed;   /* memfd of what was written, for chown; -1: none asked for */
-	size_t files; /* written */
-};
-
-/* Where to: absolute, without a slash at its end. */
-static int destination(struct copy *c, const char *word, bool many)
-{
-	struct stage *st = c->st;
-	struct wire_file f;
-	size_t n = strlen(word);
-	bool dir = many || !n || word[n - 1] == '/' || !strcmp(word, ".") ||
-	           (n > 1 && !strcmp(word + n - 2, "/."));
-	int k = word[0] == '/' ? snprintf(c->dest, sizeof(c->dest), "%s", word)
-	                       : snprintf(c->dest, sizeof(c->dest), "%s/%s",
-	                                  strcmp(st->workdir, "/") ? st->workdir : "", word);
-
-	if (k < 0 || (size_t)k >= sizeof(c->dest))
-		return bad_step(st, c->step, "a path is too long");
-	for (n = strlen(c->dest); n > 1 && c->dest[n - 1] == '/'; n--)
-		c->dest[n - 1] = 0;
-	if (!dir && st->guest) {
-		guest_set_deadline(st->guest, FILE_MS);
-		dir = guest_stat(st->guest, c->dest, true, &f, NULL) == 0 && S_ISDIR(f.mode);
-	}
-	c->into = dir;
-	return 0;
-}
-
-static int note(struct copy *c, const char *path)
-{
-	c->files++;
-	return c->listed < 0 ? 0 : io_write_full(c->listed, path, strlen(path) + 1);
-}
-
-/* Writes one file below dest (or as dest, when rel is NULL). */
-static int put_file(struct copy *c, const char *rel, int fd, mode_t mode)
-{
-	struct stage *st = c->st;
-	char path[PATH_MAX];
-	int n =
-	    rel ? snprintf(path, sizeof(path), "%s/%s", strcmp(c->dest, "/") ? c->dest : "", rel)
-		: snprintf(path, sizeof(path), "%s", c->dest);
-	int r;
-
-	if (n < 0 || (size_t)n >= sizeof(path))
-		return bad_step(st, c->step, "a path is too long");
-	if (lseek(fd, 0, SEEK_SET) < 0)
-		return err_set(st->e, errno, "internal", "cannot read the context");
-	guest_set_deadline(st->guest, FILE_MS);
-	r = guest_write_from_fd(st->guest, path, fd, WIRE_WRITE_PARENTS, c->mode ? c->mode : mode,
-	                        st->e);
-	if (r < 0)
-		return err_prefix(st->e, "Dockerfile:%u", c->step->line);
-	return note(c, path) < 0 ? err_set(st->e, ENOMEM, "no_memory", "no memory") : 0;
-}
-
-/* Does this file belong to the source? Then what it is called below it. */
-static const char *below(const char *source, const char *path, bool *ret_whole)
-{
-	char head[BUILD_PATH_MAX + 1];
-	size_t parts = 1, n = 0;
-
-	*ret_whole = false;
-	if (!*source)
-		return path;
-	for (const char *p = source; *p; p++)
-		parts += *p == '/';
-	while (path[n] && (path[n] != '/' || --parts))
-		n++;
-	snprintf(head, sizeof(head), "%.*s", (int)n, path);
-	if (strcmp(source, head) != 0 && fnmatch(source, head, FNM_PATHNAME) != 0)
-		return NULL;
-	if (path[n])
-		return path + n + 1;
-	*ret_whole = true;
-	return strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-}
-
-/* "./a/" is "a", "." is "": as the paths of the context are. */
-static int plain_source(struct stage *st, const struct docker_step *step, char *s)
-{
-	char *to = s;
-
-	for (const char *p = s; *p;) {
-		size_t n = strcspn(p, "/");
-
-		if (n == 2 && !memcmp(p, "..", 2))
-			return bad_step(st, step, "'%.80s' leads out of the context", s);
-		if (n && !(n == 1 && *p == '.')) {
-			if (to > s)
-				*to++ = '/';
-			memmove(to, p, n);
-			to += n;
-		}
-		p += n;
-		p += *p == '/';
-	}
-	*to = 0;
-	return 0;
-}
-
-static const char *untar_flag(const char *path)
-{
-	static const struct {
-		const char *end, *flag;
-	} known[] = {{".tar", "-xf"},     {".tar.gz", "-xzf"},  {".tgz", "-xzf"},
-	             {".tar.xz", "-xJf"}, {".tar.bz2", "-xjf"}, {".tbz2", "-xjf"}};
-	size_t n = strlen(path);
-
-	for (size_t i = 0; i < ARRAY_LEN(known); i++)
-		if (n > strlen(known[i].end) &&
-		    !strcmp(path + n - strlen(known[i].end), known[i].end))
-			return known[i].flag;
-	return NULL;
-}
-
-static int unpack(struct copy *c, int fd, const char *flag)
-{
-	char *argv[] = {"tar", (char *)flag, "-", "-C", c->dest, NULL};
-	int r;
-
-	guest_set_deadline(c->st->guest, FILE_MS);
-	r = guest_mkdir(c->st->guest, c->dest, 0755, true, c->st->e);
-	if (r == 0 && lseek(fd, 0, SEEK_SET) < 0)
-		r = err_set(c->st->e, errno, "internal", "cannot read the context");
-	if (r == 0)
-		r = tool(c->st, c->step, c->st->guest, argv, fd, -1);
-	if (r == 0)
-		r = note(c, c->dest);
-	return r;
-}
-
-static int from_context(struct copy *c, char *source)
-{
-	struct stage *st = c->st;
-	struct build_order *o = st->b->order;
-	size_t before = c->files;
-	int r = plain_source(st, c->step, source);
-
-	for (size_t i = 0; r == 0 && i < o->nfiles; i++) {
-		bool whole;
-		const char *rel = below(source, o->files[i].path, &whole), *flag;
-		char name[32];
-		autoclose int fd = -1;
-
-		if (!rel)
-			continue;
-		snprintf(name, sizeof(name), "c%zu", i);
-		fd = openat(o->dir, name, O_RDONLY | O_CLOEXEC);
-		if (fd < 0)
-			return err_set(st->e, errno, "internal", "the context is gone");
-		flag = c->step->op == DOCKER_ADD && whole ? untar_flag(o->files[i].path) : NULL;
-		r = flag ? unpack(c, fd, flag)
-		         : put_file(c, whole && !c->into ? NULL : rel, fd,
-		                    o->files[i].program ? 0755 : 0644);
-	}
-	if (r == 0 && c->files == before)
-		return bad_step(st, c->step, "'%.80s' is not in the context (%zu files were sent)",
-		                source, o->nfiles);
-	return r;
-}
-
-/* From what another stage has come to. */
-static int from_stage(struct copy *c, const char *source, struct guest *g)
-{
-	struct stage *st = c->st;
-	char path[PATH_MAX], to_dir[PATH_MAX];
-	autoclose int spool = openat(st->b->order->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	struct wire_file f;
-	const char *base;
-	int r;
-
-	if (spool < 0)
-		return err_set(st->e, errno, "disk_full", "no room to copy: %s", strerror(errno));
-	snprintf(path, sizeof(path), "%s%s", *source == '/' ? "" : "/", source);
-	guest_set_deadline(g, FILE_MS);
-	if (guest_stat(g, path, true, &f, NULL) < 0)
-		return bad_step(st, c->step, "there is no '%.80s' in that stage%s", path,
-		                strpbrk(path, "*?[") ? " (patterns do not work with --from)" : "");
-	if (S_ISDIR(f.mode)) {
-		char *pack[] = {"tar", "-C", path, "-cf", "-", ".", NULL};
-		char *open[] = {"tar", "-C", to_dir, "-xf", "-", NULL};
-
-		snprintf(to_dir, sizeof(to_dir), "%s", c->dest);
-		r = tool(st, c->step, g, pack, -1, spool);
-		guest_set_deadline(st->guest, FILE_MS);
-		if (r == 0)
-			r = guest_mkdir(st->guest, to_dir, 0755, true, st->e);
-		if (r == 0 && lseek(spool, 0, SEEK_SET) < 0)
-			r = err_set(st->e, errno, "internal", "cannot read the copy");
-		if (r == 0)
-			r = tool(st, c->step, st->guest, open, spool, -1);
-		return r < 0 ? r : note(c, to_dir);
-	}
-	r = guest_read_to_fd(g, path, spool, st->e);
-	base = strrchr(path, '/') + 1;
-	return r < 0 ? r : put_file(c, c->into ? base : NULL, spool, f.mode & 07777);
-}
-
-static int from_heredoc(struct copy *c, const struct docker_heredoc *h)
-{
-	struct stage *st = c->st;
-	autoclose int fd = memfd_create("heredoc", MFD_CLOEXEC);
-	autofree char *text = NULL;
-	int r = 0;
-
-	if (h->expand)
-		r = dockerfile_expand(h->text, st->b->file->escape, false, c->step->line, lookup,
-		                      st, &text, st->e);
-	if (r == 0 &&
-	    (fd < 0 || io_write_full(fd, text ? text : h->text, strlen(text ? text : h->text)) < 0))
-		r = err_set(st->e, ENOMEM, "no_memory", "no memory");
-	return r < 0 ? r : put_file(c, c->into ? h->name : NULL, fd, 0644);
-}
-
-static int give_to(struct copy *c)
-{
-	char *argv[] = {"xargs", "-0", "chown", "-hR", c->owner, "--", NULL};
-
-	if (!c->files || c->listed < 0)
-		return 0;
-	if (lseek(c->listed, 0, SEEK_SET) < 0)
-		return -errno;
-	return tool(c->st, c->step, c->st->guest, argv, c->listed, -1);
-}
-
-static int copy_all(struct copy *c, char **words, size_t n)
-{
-	struct stage *st = c->st;
-	const struct docker_step *step = c->step;
-	struct build_stage *other = step->from >= 0 ? &st->b->stages[step->from] : NULL;
-	char machine[ENGINE_ID_MAX + 1] = "";
-	struct guest *g = NULL;
-	size_t doc = 0;
-	int r = other ? start(st->b, &other->image, false, machine, &g, st->e) : 0;
-
-	for (size_t i = 0; r == 0 && i < n; i++) {
-		if (!strncmp(step->words[i], "<<", 2) && doc < step->nheredocs)
-			r = from_heredoc(c, &step->heredocs[doc++]);
-		else if (g)
-			r = from_stage(c, words[i], g);
-		else if (step->op == DOCKER_ADD && strstr(words[i], "://"))
-			r = bad_step(st, step,
-			             "ADD does not fetch: use RUN curl, where the network rules "
-			             "of a sandbox hold");
-		else
-			r = from_context(c, words[i]);
-	}
-	guest_free(g);
-	if (machine[0])
-		machine_remove(&st->b->order->host->machines, machine, NULL);
-	return r;
-}
-
-static int copy(struct stage *st, const struct docker_step *step)
-{
-	struct copy c = {.st = st, .step = step, .listed = -1};
-	size_t n = step->nwords - 1;
-	AUTO(free_list) char **words = calloc(step->nwords + 1, sizeof(*words));
-	autofree char *chmod_text = NULL;
-	int r = words ? 0 : err_set(st->e, ENOMEM, "no_memory", "no memory");
-
-	for (size_t i = 0; r == 0 && i < step->nwords; i++)
-		r = expand(st, step, step->words[i], &words[i]);
-	if (r == 0 && step->chown)
-		r = expand(st, step, step->chown, &c.owner);
-	if (r == 0 && step->chmod)
-		r = expand(st, step, step->chmod, &chmod_text);
-	if (r == 0 && chmod_text) {
-		char *end;
-
-		c.mode = (mode_t)strtoul(chmod_text, &end, 8);
-		if (*end || !*chmod_text || c.mode > 07777 || !c.mode)
-			r = bad_step(st, step, "--chmod takes a number such as 755");
-	}
-	if (r == 0 && c.owner) {
-		c.listed = memfd_create("chown", MFD_CLOEXEC);
-		if (c.listed < 0)
-			r = err_set(st->e, errno, "no_memory", "no memory");
-	}
-	if (r == 0)
-		r = destination(&c, words[n], n > 1);
-	if (r == 0)
-		r = copy_all(&c, words, n);
-	if (r == 0)
-		r = give_to(&c);
-	closep(&c.listed);
-	free(c.owner);
-	return r;
 }
 
 /* --- instructions ----------------------------------------------------------------------------- */
@@ -701,7 +384,7 @@ static int set_variables(struct stage *st, const struct docker_step *step)
 		            ? json_string_value(json_object_get(st->b->order->args, name))
 		            : NULL;
 		if (!given && step->words[i + 1])
-			r = expand(st, step, step->words[i + 1], &value);
+			r = build_expand(st, step, step->words[i + 1], &value);
 		for (size_t g = 0; step->op == DOCKER_ARG && !given && !step->words[i + 1] &&
 		                   g < st->b->file->nglobals;
 		     g++) /* ARG NAME: as above the first FROM */
@@ -710,10 +393,10 @@ static int set_variables(struct stage *st, const struct docker_step *step)
 					given = st->b->file->globals[g].words[k + 1];
 		if (r == 0 && (given || value)) {
 			if (json_object_size(st->env) + json_object_size(st->args) > ENV_MAX)
-				return bad_step(st, step, "more than %d variables", ENV_MAX);
+				return build_bad(st, step, "more than %d variables", ENV_MAX);
 			if (json_object_set_new(step->op == DOCKER_ENV ? st->env : st->args, name,
 			                        json_string(given ? given : value)) < 0)
-				return bad_step(st, step, "the value of %.60s is not UTF-8", name);
+				return build_bad(st, step, "the value of %.60s is not UTF-8", name);
 		}
 	}
 	return r;
@@ -723,7 +406,7 @@ static int set_workdir(struct stage *st, const struct docker_step *step)
 {
 	autofree char *to = NULL;
 	char path[PATH_MAX];
-	int n, r = expand(st, step, step->words[0], &to);
+	int n, r = build_expand(st, step, step->words[0], &to);
 
 	if (r < 0)
 		return r;
@@ -731,7 +414,7 @@ static int set_workdir(struct stage *st, const struct docker_step *step)
 	               : snprintf(path, sizeof(path), "%s/%s",
 	                          strcmp(st->workdir, "/") ? st->workdir : "", to);
 	if (n < 0 || (size_t)n >= sizeof(path))
-		return bad_step(st, step, "a path is too long");
+		return build_bad(st, step, "a path is too long");
 	for (n = (int)strlen(path); n > 1 && path[n - 1] == '/'; n--)
 		path[n - 1] = 0;
 	memcpy(st->workdir, path, sizeof(path));
@@ -751,7 +434,7 @@ static int apply(struct stage *st, const struct docker_step *step)
 	case DOCKER_WORKDIR:
 		return set_workdir(st, step);
 	case DOCKER_USER:
-		r = expand(st, step, step->words[0], &word);
+		r = build_expand(st, step, step->words[0], &word);
 		if (r == 0)
 			snprintf(st->user, sizeof(st->user), "%.255s", word);
 		return r;
@@ -783,10 +466,10 @@ static int act(struct stage *st, const struct docker_step *step)
 	if (step->op == DOCKER_RUN)
 		return run(st, step);
 	if (step->op == DOCKER_WORKDIR) {
-		guest_set_deadline(st->guest, FILE_MS);
+		guest_set_deadline(st->guest, BUILD_FILE_MS);
 		return guest_mkdir(st->guest, st->workdir, 0755, true, st->e);
 	}
-	return copy(st, step);
+	return build_copy(st, step);
 }
 
 /* --- the cache -------------------------------------------------------------------------------- */
@@ -820,11 +503,11 @@ static int next_key(struct stage *st, const struct docker_step *step, struct sha
 			autofree char *source = NULL;
 			bool whole;
 
-			r = expand(st, step, step->words[w], &source);
+			r = build_expand(st, step, step->words[w], &source);
 			if (r == 0)
-				r = plain_source(st, step, source);
+				r = build_source(st, step, source);
 			for (size_t i = 0; r == 0 && i < o->nfiles; i++)
-				if (below(source, o->files[i].path, &whole)) {
+				if (build_below(source, o->files[i].path, &whole)) {
 					digest_add(sha, o->files[i].path);
 					digest_add(sha, o->files[i].digest);
 				}

@@ -131,6 +131,8 @@ void template_save(struct host *h, struct sandbox *sb, const char *name, bool re
 	int r = s ? template_may_put(h->templates, sb->tenant, name, replace, &e)
 	          : err_set(&e, ENOMEM, "no_memory", "no memory");
 
+	if (r == 0)
+		r = host_admit(h, sb->tenant, 0, 0, NULL, &e); /* room on the disk */
 	if (r == 0 && json_array_size(sb->spec.volumes))
 		r = err_set(&e, EINVAL, "bad_request",
 		            "a sandbox with volumes cannot become a template: sandboxes made from "

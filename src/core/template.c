@@ -694,6 +694,8 @@ static struct template *own(struct templates *ts, const char *tenant, const char
 int template_may_put(struct templates *ts, const char *tenant, const char *name, bool replace,
                      struct err *e)
 {
+	size_t n = 0;
+
 	if (!template_name_valid(name))
 		return err_set(e, EINVAL, "bad_request",
 		               "field 'name' must have 1 to %d letters, digits, '.', '_' or '-', "
@@ -705,6 +707,12 @@ int template_may_put(struct templates *ts, const char *tenant, const char *name,
 			               "template '%s' is everybody's and cannot be replaced: "
 			               "choose another name",
 			               name);
+	for (struct template *t = ts->list; t; t = t->next)
+		n += !strcmp(t->tenant, tenant);
+	if (n >= TEMPLATES_OF_TENANT_MAX && !own(ts, tenant, name))
+		return err_set(e, EDQUOT, "too_many",
+		               "you have %zu templates and can have %d: delete some first", n,
+		               TEMPLATES_OF_TENANT_MAX);
 	if (!replace && own(ts, tenant, name))
 		return err_set(e, EEXIST, "exists",
 		               "there is a template '%s' already: say replace=true, or choose "

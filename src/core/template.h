@@ -31,6 +31,10 @@ struct template
 	struct template *next;
 };
 
+enum {
+	TEMPLATES_OF_TENANT_MAX = 100,
+};
+
 struct templates;
 
 int templates_open(struct host *h, struct templates **ret, struct err *e);
@@ -60,7 +64,8 @@ int template_delete(struct templates *ts, const char *tenant, const char *name, 
 
 /* 1 to 64 letters, digits, '.', '_', '-', the first a letter or a digit. */
 bool template_name_valid(const char *name);
-/* May this tenant make a template of this name? bad_request, forbidden (everybody's), exists. */
+/* May this tenant make a template of this name? bad_request, forbidden (everybody's), exists,
+ * too_many. */
 int template_may_put(struct templates *ts, const char *tenant, const char *name, bool replace,
                      struct err *e);
 /* Id for the snapshot of a template to be. */

@@ -1,0 +1,317 @@
+/*
+ * core/build_copy.c - COPY and ADD
+ * Files of the context and of other stages reach a machine through its agent only. Paths in the
+ * context are compared, never opened: on the host its files are called c0, c1, ...
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "core/build_internal.h"
+
+struct copy {
+	struct stage *st;
+	const struct docker_step *step;
+	char dest[PATH_MAX];
+	bool into;    /* dest is a directory */
+	mode_t mode;  /* 0: as the file is */
+	char *owner;  /* or NULL */
+	int listed;   /* memfd of what was written, for chown; -1: none asked for */
+	size_t files; /* written */
+};
+
+/* Where to: absolute, without a slash at its end. */
+static int destination(struct copy *c, const char *word, bool many)
+{
+	struct stage *st = c->st;
+	struct wire_file f;
+	size_t n = strlen(word);
+	bool dir = many || !n || word[n - 1] == '/' || !strcmp(word, ".") ||
+	           (n > 1 && !strcmp(word + n - 2, "/."));
+	int k = word[0] == '/' ? snprintf(c->dest, sizeof(c->dest), "%s", word)
+	                       : snprintf(c->dest, sizeof(c->dest), "%s/%s",
+	                                  strcmp(st->workdir, "/") ? st->workdir : "", word);
+
+	if (k < 0 || (size_t)k >= sizeof(c->dest))
+		return build_bad(st, c->step, "a path is too long");
+	for (n = strlen(c->dest); n > 1 && c->dest[n - 1] == '/'; n--)
+		c->dest[n - 1] = 0;
+	if (!dir && st->guest) {
+		guest_set_deadline(st->guest, BUILD_FILE_MS);
+		dir = guest_stat(st->guest, c->dest, true, &f, NULL) == 0 && S_ISDIR(f.mode);
+	}
+	c->into = dir;
+	return 0;
+}
+
+static int note(struct copy *c, const char *path)
+{
+	c->files++;
+	return c->listed < 0 ? 0 : io_write_full(c->listed, path, strlen(path) + 1);
+}
+
+/* Writes one file below dest (or as dest, when rel is NULL). */
+static int put_file(struct copy *c, const char *rel, int fd, mode_t mode)
+{
+	struct stage *st = c->st;
+	char path[PATH_MAX];
+	int n =
+	    rel ? snprintf(path, sizeof(path), "%s/%s", strcmp(c->dest, "/") ? c->dest : "", rel)
+		: snprintf(path, sizeof(path), "%s", c->dest);
+	int r;
+
+	if (n < 0 || (size_t)n >= sizeof(path))
+		return build_bad(st, c->step, "a path is too long");
+	if (lseek(fd, 0, SEEK_SET) < 0)
+		return err_set(st->e, errno, "internal", "cannot read the context");
+	guest_set_deadline(st->guest, BUILD_FILE_MS);
+	r = guest_write_from_fd(st->guest, path, fd, WIRE_WRITE_PARENTS, c->mode ? c->mode : mode,
+	                        st->e);
+	if (r < 0)
+		return err_prefix(st->e, "Dockerfile:%u", c->step->line);
+	return note(c, path) < 0 ? err_set(st->e, ENOMEM, "no_memory", "no memory") : 0;
+}
+
+/* Does this file belong to the source? Then what it is called below it. */
+const char *build_below(const char *source, const char *path, bool *ret_whole)
+{
+	char head[BUILD_PATH_MAX + 1];
+	size_t parts = 1, n = 0;
+
+	*ret_whole = false;
+	if (!*source)
+		return path;
+	for (const char *p = source; *p; p++)
+		parts += *p == '/';
+	while (path[n] && (path[n] != '/' || --parts))
+		n++;
+	snprintf(head, sizeof(head), "%.*s", (int)n, path);
+	if (strcmp(source, head) != 0 && fnmatch(source, head, FNM_PATHNAME) != 0)
+		return NULL;
+	if (path[n])
+		return path + n + 1;
+	*ret_whole = true;
+	return strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+}
+
+/* "./a/" is "a", "." is "": as the paths of the context are. */
+int build_source(struct stage *st, const struct docker_step *step, char *s)
+{
+	char *to = s;
+
+	for (const char *p = s; *p;) {
+		size_t n = strcspn(p, "/");
+
+		if (n == 2 && !memcmp(p, "..", 2))
+			return build_bad(st, step, "'%.80s' leads out of the context", s);
+		if (n && !(n == 1 && *p == '.')) {
+			if (to > s)
+				*to++ = '/';
+			memmove(to, p, n);
+			to += n;
+		}
+		p += n;
+		p += *p == '/';
+	}
+	*to = 0;
+	return 0;
+}
+
+static const char *untar_flag(const char *path)
+{
+	static const struct {
+		const char *end, *flag;
+	} known[] = {{".tar", "-xf"},     {".tar.gz", "-xzf"},  {".tgz", "-xzf"},
+	             {".tar.xz", "-xJf"}, {".tar.bz2", "-xjf"}, {".tbz2", "-xjf"}};
+	size_t n = strlen(path);
+
+	for (size_t i = 0; i < ARRAY_LEN(known); i++)
+		if (n > strlen(known[i].end) &&
+		    !strcmp(path + n - strlen(known[i].end), known[i].end))
+			return known[i].flag;
+	return NULL;
+}
+
+static int unpack(struct copy *c, int fd, const char *flag)
+{
+	char *argv[] = {"tar", (char *)flag, "-", "-C", c->dest, NULL};
+	int r;
+
+	guest_set_deadline(c->st->guest, BUILD_FILE_MS);
+	r = guest_mkdir(c->st->guest, c->dest, 0755, true, c->st->e);
+	if (r == 0 && lseek(fd, 0, SEEK_SET) < 0)
+		r = err_set(c->st->e, errno, "internal", "cannot read the context");
+	if (r == 0)
+		r = build_tool(c->st, c->step, c->st->guest, argv, fd, -1);
+	if (r == 0)
+		r = note(c, c->dest);
+	return r;
+}
+
+static int from_context(struct copy *c, char *source)
+{
+	struct stage *st = c->st;
+	struct build_order *o = st->b->order;
+	size_t before = c->files;
+	int r = build_source(st, c->step, source);
+
+	for (size_t i = 0; r == 0 && i < o->nfiles; i++) {
+		bool whole;
+		const char *rel = build_below(source, o->files[i].path, &whole), *flag;
+		char name[32];
+		autoclose int fd = -1;
+
+		if (!rel)
+			continue;
+		snprintf(name, sizeof(name), "c%zu", i);
+		fd = openat(o->dir, name, O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			return err_set(st->e, errno, "internal", "the context is gone");
+		flag = c->step->op == DOCKER_ADD && whole ? untar_flag(o->files[i].path) : NULL;
+		r = flag ? unpack(c, fd, flag)
+		         : put_file(c, whole && !c->into ? NULL : rel, fd,
+		                    o->files[i].program ? 0755 : 0644);
+	}
+	if (r == 0 && c->files == before)
+		return build_bad(st, c->step, "'%.80s' is not in the context (%zu files were sent)",
+		                 source, o->nfiles);
+	return r;
+}
+
+/* From what another stage has come to. */
+static int from_stage(struct copy *c, const char *source, struct guest *g)
+{
+	struct stage *st = c->st;
+	char path[PATH_MAX], to_dir[PATH_MAX];
+	autoclose int spool = openat(st->b->order->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	struct wire_file f;
+	const char *base;
+	int r;
+
+	if (spool < 0)
+		return err_set(st->e, errno, "disk_full", "no room to copy: %s", strerror(errno));
+	snprintf(path, sizeof(path), "%s%s", *source == '/' ? "" : "/", source);
+	guest_set_deadline(g, BUILD_FILE_MS);
+	if (guest_stat(g, path, true, &f, NULL) < 0)
+		return build_bad(st, c->step, "there is no '%.80s' in that stage%s", path,
+		                 strpbrk(path, "*?[") ? " (patterns do not work with --from)" : "");
+	if (S_ISDIR(f.mode)) {
+		char *pack[] = {"tar", "-C", path, "-cf", "-", ".", NULL};
+		char *open[] = {"tar", "-C", to_dir, "-xf", "-", NULL};
+
+		snprintf(to_dir, sizeof(to_dir), "%s", c->dest);
+		r = build_tool(st, c->step, g, pack, -1, spool);
+		guest_set_deadline(st->guest, BUILD_FILE_MS);
+		if (r == 0)
+			r = guest_mkdir(st->guest, to_dir, 0755, true, st->e);
+		if (r == 0 && lseek(spool, 0, SEEK_SET) < 0)
+			r = err_set(st->e, errno, "internal", "cannot read the copy");
+		if (r == 0)
+			r = build_tool(st, c->step, st->guest, open, spool, -1);
+		return r < 0 ? r : note(c, to_dir);
+	}
+	r = guest_read_to_fd(g, path, spool, st->e);
+	base = strrchr(path, '/') + 1;
+	return r < 0 ? r : put_file(c, c->into ? base : NULL, spool, f.mode & 07777);
+}
+
+static int from_heredoc(struct copy *c, const struct docker_heredoc *h)
+{
+	struct stage *st = c->st;
+	autoclose int fd = memfd_create("heredoc", MFD_CLOEXEC);
+	autofree char *text = NULL;
+	int r = 0;
+
+	if (h->expand)
+		r = dockerfile_expand(h->text, st->b->file->escape, false, c->step->line,
+		                      build_variable, st, &text, st->e);
+	if (r == 0 &&
+	    (fd < 0 || io_write_full(fd, text ? text : h->text, strlen(text ? text : h->text)) < 0))
+		r = err_set(st->e, ENOMEM, "no_memory", "no memory");
+	return r < 0 ? r : put_file(c, c->into ? h->name : NULL, fd, 0644);
+}
+
+static int give_to(struct copy *c)
+{
+	char *argv[] = {"xargs", "-0", "chown", "-hR", c->owner, "--", NULL};
+
+	if (!c->files || c->listed < 0)
+		return 0;
+	if (lseek(c->listed, 0, SEEK_SET) < 0)
+		return -errno;
+	return build_tool(c->st, c->step, c->st->guest, argv, c->listed, -1);
+}
+
+static int copy_all(struct copy *c, char **words, size_t n)
+{
+	struct stage *st = c->st;
+	const struct docker_step *step = c->step;
+	struct build_stage *other = step->from >= 0 ? &st->b->stages[step->from] : NULL;
+	char machine[ENGINE_ID_MAX + 1] = "";
+	struct guest *g = NULL;
+	size_t doc = 0;
+	int r = other ? build_start(st->b, &other->image, false, machine, &g, st->e) : 0;
+
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		if (!strncmp(step->words[i], "<<", 2) && doc < step->nheredocs)
+			r = from_heredoc(c, &step->heredocs[doc++]);
+		else if (g)
+			r = from_stage(c, words[i], g);
+		else if (step->op == DOCKER_ADD && strstr(words[i], "://"))
+			r = build_bad(st, step,
+			              "ADD does not fetch: use RUN curl, where the network rules "
+			              "of a sandbox hold");
+		else
+			r = from_context(c, words[i]);
+	}
+	guest_free(g);
+	if (machine[0])
+		machine_remove(&st->b->order->host->machines, machine, NULL);
+	return r;
+}
+
+int build_copy(struct stage *st, const struct docker_step *step)
+{
+	struct copy c = {.st = st, .step = step, .listed = -1};
+	size_t n = step->nwords - 1;
+	AUTO(build_free_list) char **words = calloc(step->nwords + 1, sizeof(*words));
+	autofree char *chmod_text = NULL;
+	int r = words ? 0 : err_set(st->e, ENOMEM, "no_memory", "no memory");
+
+	for (size_t i = 0; r == 0 && i < step->nwords; i++)
+		r = build_expand(st, step, step->words[i], &words[i]);
+	if (r == 0 && step->chown)
+		r = build_expand(st, step, step->chown, &c.owner);
+	if (r == 0 && step->chmod)
+		r = build_expand(st, step, step->chmod, &chmod_text);
+	if (r == 0 && chmod_text) {
+		char *end;
+
+		c.mode = (mode_t)strtoul(chmod_text, &end, 8);
+		if (*end || !*chmod_text || c.mode > 07777 || !c.mode)
+			r = build_bad(st, step, "--chmod takes a number such as 755");
+	}
+	if (r == 0 && c.owner) {
+		c.listed = memfd_create("chown", MFD_CLOEXEC);
+		if (c.listed < 0)
+			r = err_set(st->e, errno, "no_memory", "no memory");
+	}
+	if (r == 0)
+		r = destination(&c, words[n], n > 1);
+	if (r == 0)
+		r = copy_all(&c, words, n);
+	if (r == 0)
+		r = give_to(&c);
+	closep(&c.listed);
+	free(c.owner);
+	return r;
+}
