@@ -199,7 +199,7 @@ handler volumes_create, volumes_list, volumes_get, volumes_delete;
 /* templates.c */
 handler templates_list, templates_get, templates_delete, sandbox_save_template;
 /* builds.c */
-handler templates_build, builds_list, builds_get, builds_logs;
+handler templates_build, builds_list, builds_get, builds_delete, builds_logs;
 /* tokens.c */
 handler me_get, tokens_list, tokens_create, tokens_delete;
 /* meta.c */

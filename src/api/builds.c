@@ -354,6 +354,14 @@ void builds_get(struct call *c)
 		call_json(c, 200, show(&b));
 }
 
+void builds_delete(struct call *c)
+{
+	if (build_cancel(builds_of(c), c->tenant, c->param[0]))
+		call_empty(c, 204);
+	else
+		call_fail(c, ENOENT, "build_not_found", "build not found: %.64s", c->param[0]);
+}
+
 /* --- the log ---------------------------------------------------------------------------------- */
 
 struct follow {

@@ -240,6 +240,8 @@ const struct route routes[] = {
      "List builds", NULL, "TemplateBuild[]", 200, NULL},
     {"GET", "/v1/templates/builds/{build}", SCOPE_SANDBOX, BODY_NONE, builds_get, false,
      "Templates", "Get a build", NULL, "TemplateBuild", 200, NULL},
+    {"DELETE", "/v1/templates/builds/{build}", SCOPE_SANDBOX, BODY_NONE, builds_delete, false,
+     "Templates", "Stop a build that is not over", NULL, NULL, 204, NULL},
     {"GET", "/v1/templates/builds/{build}/logs", SCOPE_SANDBOX, BODY_NONE, builds_logs, false,
      "Templates", "Log of a build, as server-sent events", NULL, "stream", 200,
      PARAMS(QUERY("follow", "boolean", "1: stay and send what comes, as server-sent events"))},

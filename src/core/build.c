@@ -735,6 +735,27 @@ bool build_get(struct builds *bs, const char *tenant, const char *id, struct bui
 	return false;
 }
 
+bool build_cancel(struct builds *bs, const char *tenant, const char *id)
+{
+	struct build *b = bs->newest;
+	struct err e;
+
+	while (b && (strcmp(b->info.id, id) || strcmp(b->info.tenant, tenant)))
+		b = b->next;
+	if (!b)
+		return false;
+	if (over(b))
+		return true;
+	b->cancelled = true;
+	if (b->begun) { /* whoever works at it sees that */
+		eventfd_write(b->wake, 1);
+	} else {
+		err_set(&e, ECANCELED, "build_failed", "the build was stopped by request");
+		fail(b, &e);
+	}
+	return true;
+}
+
 int build_log(struct builds *bs, const char *id)
 {
 	char path[BUILD_ID + 16];

@@ -76,7 +76,8 @@ struct build_order {
 struct build_file {
 	char *path; /* relative, no "..", no empty parts: as the client named it, made plain */
 	char digest[65];
-	bool program; /* begins as a program does: no other sign comes with it */
+	bool program;  /* begins as a program does: no other sign comes with it */
+	bool left_out; /* by a .dockerignore in the context */
 };
 
 /* On the loop: has this tenant room for one more? too_many, shutting_down. Caller owns *ret. */
@@ -100,5 +101,7 @@ void build_each(struct builds *bs, const char *tenant,
                 bool (*fn)(void *arg, const struct build_info *b), void *arg);
 /* false: there is none. */
 bool build_get(struct builds *bs, const char *tenant, const char *id, struct build_info *ret);
+/* Ends it if it is not over; false: there is none. */
+bool build_cancel(struct builds *bs, const char *tenant, const char *id);
 /* Its log so far, to be read; -1 when there is none. Whole lines until it has ended. */
 int build_log(struct builds *bs, const char *id);

@@ -17,6 +17,11 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "core/build_internal.h"
+#include "core/glob.h"
+
+enum {
+	IGNORE_MAX = 64 << 10, /* a .dockerignore */
+};
 
 struct copy {
 	struct stage *st;
@@ -95,7 +100,7 @@ const char *build_below(const char *source, const char *path, bool *ret_whole)
 	while (path[n] && (path[n] != '/' || --parts))
 		n++;
 	snprintf(head, sizeof(head), "%.*s", (int)n, path);
-	if (strcmp(source, head) != 0 && fnmatch(source, head, FNM_PATHNAME) != 0)
+	if (strcmp(source, head) != 0 && !glob_match(source, head))
 		return NULL;
 	if (path[n])
 		return path + n + 1;
@@ -170,7 +175,7 @@ static int from_context(struct copy *c, char *source)
 		char name[32];
 		autoclose int fd = -1;
 
-		if (!rel)
+		if (!rel || o->files[i].left_out)
 			continue;
 		snprintf(name, sizeof(name), "c%zu", i);
 		fd = openat(o->dir, name, O_RDONLY | O_CLOEXEC);
@@ -314,4 +319,49 @@ int build_copy(struct stage *st, const struct docker_step *step)
 	closep(&c.listed);
 	free(c.owner);
 	return r;
+}
+
+/* Does the pattern speak of the file, or of a directory it is in? */
+static bool speaks_of(const char *pattern, const char *path)
+{
+	char head[BUILD_PATH_MAX + 1];
+
+	for (size_t n = strcspn(path, "/");; n += 1 + strcspn(path + n + 1, "/")) {
+		snprintf(head, sizeof(head), "%.*s", (int)n, path);
+		if (glob_match(pattern, head))
+			return true;
+		if (!path[n])
+			return false;
+	}
+}
+
+void build_ignore(struct build_order *o)
+{
+	autofree char *text = NULL;
+	char name[32], *save = NULL;
+
+	for (size_t i = 0; i < o->nfiles && !text; i++)
+		if (!strcmp(o->files[i].path, ".dockerignore")) {
+			snprintf(name, sizeof(name), "c%zu", i);
+			if (io_read_file(o->dir, name, IGNORE_MAX, &text, NULL) < 0)
+				return;
+		}
+	if (!text)
+		return;
+	for (char *line = strtok_r(text, "\r\n", &save); line;
+	     line = strtok_r(NULL, "\r\n", &save)) {
+		bool not = line[strspn(line, " \t")] == '!';
+		size_t n;
+
+		line += strspn(line, " \t!/");
+		for (n = strlen(line); n && strchr(" \t/", line[n - 1]); n--)
+			line[n - 1] = 0;
+		if (!strncmp(line, "./", 2))
+			line += 2;
+		if (!*line || *line == '#')
+			continue;
+		for (size_t i = 0; i < o->nfiles; i++)
+			if (o->files[i].left_out == not &&speaks_of(line, o->files[i].path))
+				o->files[i].left_out = !not ;
+	}
 }

@@ -32,7 +32,7 @@ struct build {
 	struct net_slot *net; /* its machine's place in the network; NULL: none */
 	struct net_wait net_wait;
 	int log, wake; /* wake: an eventfd that stops commands */
-	atomic_bool stop;
+	atomic_bool stop, cancelled;
 	uint64_t log_bytes, deadline_ms;
 	struct err err;
 	int r;
@@ -87,3 +87,5 @@ int build_source(struct stage *st, const struct docker_step *step, char *s);
 /* Does this file of the context belong to the source? Then what it is called below it, else NULL.
  * *ret_whole: it is the source itself. */
 const char *build_below(const char *source, const char *path, bool *ret_whole);
+/* Marks what the context's .dockerignore names. */
+void build_ignore(struct build_order *o);

@@ -142,6 +142,8 @@ static uint64_t left_ms(const struct build *b)
 
 static int stopped(struct build *b, struct err *e)
 {
+	if (b->cancelled)
+		return err_set(e, ECANCELED, "build_failed", "the build was stopped by request");
 	if (b->stop)
 		return err_set(e, ECANCELED, "shutting_down", "the server is about to end");
 	if (mono_ms() >= b->deadline_ms)
@@ -507,7 +509,8 @@ static int next_key(struct stage *st, const struct docker_step *step, struct sha
 			if (r == 0)
 				r = build_source(st, step, source);
 			for (size_t i = 0; r == 0 && i < o->nfiles; i++)
-				if (build_below(source, o->files[i].path, &whole)) {
+				if (!o->files[i].left_out &&
+				    build_below(source, o->files[i].path, &whole)) {
 					digest_add(sha, o->files[i].path);
 					digest_add(sha, o->files[i].digest);
 				}
@@ -654,6 +657,7 @@ void build_work(struct build *b)
 	struct dockerfile *f = b->file;
 	size_t steps = 0, step = 0;
 
+	build_ignore(b->order);
 	for (size_t i = 0; i < f->nstages; i++)
 		if (b->stages[i].needed)
 			steps += f->stages[i].end - f->stages[i].first;

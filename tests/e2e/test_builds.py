@@ -519,3 +519,32 @@ def test_a_build_has_the_network_of_a_sandbox(own):
     there = own.sh(own.create(), look)["stdout"]
     _, text = build(own, "net", f"FROM base AS a\nRUN true\nFROM base\nCOPY --from=a /etc/hostname /x\nRUN {look}")
     assert there in text, (there, text)
+
+
+def test_a_build_that_hangs_can_be_stopped(own):
+    text = "FROM base\nRUN echo %d; trap '' INT TERM; while :; do sleep 0.1; done"
+    ids = [order(own, f"t{i}", text % i).json["id"] for i in range(3)]
+    wait_for("it to run", lambda: "0\n" in log(own, ids[0]))
+    for id in reversed(ids):  # the one that waits for its turn first
+        own.do("DELETE", f"/v1/templates/builds/{id}", expect=204)
+    for id in ids:
+        b = wait_for("its end", lambda: (x := own.do("GET", f"/v1/templates/builds/{id}"))["status"] == "failed" and x)
+        assert "stopped by request" in b["error"], b
+        own.do("DELETE", f"/v1/templates/builds/{id}", expect=204)
+    wait_for("its machine to go", lambda: not [m for m in own.machines() if m.startswith("b_")])
+    assert own.ask("DELETE", "/v1/templates/builds/0123456789abcdef").status == 404
+    build(own, "fine", "FROM base\nRUN true")
+
+
+def test_dockerignore_and_patterns(own):
+    files = {n: n for n in ("a.py", "b.py", "c.txt", "sub/d.py", "sub/deep/e.log", "node_modules/x/y", "keep.log")}
+    files[".dockerignore"] = "# no\nnode_modules/\n**/*.log\n!keep.log\n.dockerignore\n"
+    build(own, "x", "FROM base\nCOPY . /all/\nCOPY *.py s?b/*.py /py/\n", files)
+    r = own.sh(own.create(template="x"), "cd /all && find . -type f | sort; ls /py")
+    assert r["stdout"] == "./a.py\n./b.py\n./c.txt\n./keep.log\n./sub/d.py\na.py\nb.py\nd.py\n", r
+
+
+def test_a_pattern_of_many_stars_takes_no_time(own):
+    name = "a" * 900
+    b, _ = build(own, "x", "FROM base\nCOPY " + "a*" * 400 + "b /x", {name: "x"}, status="failed")
+    assert "not in the context" in b["error"]
