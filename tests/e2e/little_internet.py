@@ -617,6 +617,10 @@ class Bed(Child):
         assert got.startswith("ok"), f"{text}: {got}"
         return got.split()[1:]
 
+    def end(self, how=None):
+        super().end(how)
+        assert how or self.proc.returncode == 0, f"net-bed ended with {self.proc.returncode}"  # a sanitizer has spoken
+
     def refused(self, text):
         self.say(text)
         got = self.line()

@@ -20,7 +20,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -384,9 +384,13 @@ int main(int argc, char **argv)
 	    .conns_max = argc > 7 ? (unsigned)atoi(argv[7]) : 0,
 	    .event = on_event,
 	};
+	struct rlimit files;
 	struct err e = {0};
 
 	signal(SIGCHLD, SIG_DFL);
+	getrlimit(RLIMIT_NOFILE, &files);
+	files.rlim_cur = files.rlim_max; /* seven fds a slot */
+	setrlimit(RLIMIT_NOFILE, &files);
 	if (loop_new(&loop) < 0)
 		return 1;
 	c.loop = loop;

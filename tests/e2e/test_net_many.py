@@ -1,0 +1,62 @@
+"""Many slots at once, with policies: what they cost, and that all of it comes back."""
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from little_internet import BED, DNS, OTHER, WEB, Guest, LittleInternet
+
+pytestmark = pytest.mark.skipif(not BED.exists(), reason=f"no {BED}: build first")
+MANY = 500 if os.environ.get("PANDA_SOAK") == "1" else 100
+
+
+def of_process(pid, field):
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in text.splitlines() if line.startswith(field + ":")))
+
+
+def available_kb():
+    return int(next(line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:")))
+
+
+def test_many_slots_at_once():
+    with LittleInternet() as net:
+        bed = net.bed(50)
+        pid = int(next(iter(Path(f"/proc/{bed.proc.pid}/task").iterdir())).name)
+        before, free = of_process(pid, "VmRSS"), available_kb()
+        start = time.monotonic()
+        addrs = set()
+        for i in range(MANY):
+            if i % 50 == 0:
+                bed.do("ready 50", 120)
+            addrs.add(bed.do(f"take s{i} {('open', 'off', 'list web.example,*.wild.example,11.9.0.0/16')[i % 3]}")[1])
+        took = time.monotonic() - start
+        assert len(addrs) == MANY
+        assert len(net.links()) >= MANY
+        fds = len(os.listdir(f"/proc/{pid}/fd"))
+        print(f"\n{MANY} slots in {took:.1f} s, {fds / MANY:.1f} fds, {(of_process(pid, 'VmRSS') - before) / MANY:.1f} KiB of ours and "
+              f"{(free - available_kb()) / MANY:.0f} KiB of the host each")
+        assert fds <= (MANY + 60) * 8
+        # They work: the first, one in the middle, the last.
+        for i in (0, MANY // 2 // 3 * 3 + 2, (MANY - 1) // 3 * 3):
+            g = Guest(net, bed, f"s{i}")
+            assert g.attempt("name", "web.example") == WEB
+            assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+            assert g.attempt("tcp", OTHER, 80) == (f"internet {OTHER}:80" if i % 3 == 0 else "no")
+            g.close()
+        start = time.monotonic()
+        for i in range(MANY):
+            bed.do(f"return s{i}")
+        returned = time.monotonic() - start
+        end = time.monotonic() + 120
+        while len(net.links()) > 60:
+            assert time.monotonic() < end, len(net.links())
+            time.sleep(0.1)
+        print(f"returned in {returned:.2f} s, gone after {time.monotonic() - start:.1f} s")
+        assert bed.numbers("stats")["used"] == 0
+        # Ready ones only: fds come back, too.
+        bed.do("ready 50", 120)
+        assert len(os.listdir(f"/proc/{pid}/fd")) <= 60 * 8
+        bed.end()
+        assert net.links() == [] and net.tables() == []
