@@ -533,6 +533,9 @@ int host_drop_snapshot(struct host *h, const char *id, struct err *e)
 	if (r == 0)
 		snapshot_gc(&h->store, NULL, NULL);
 	pthread_mutex_unlock(&h->drop_lock);
+	if (r == 0)
+		h->collect =
+		    true; /* once more: a writer may have held on to a layer for a moment */
 	return r;
 }
 
@@ -540,7 +543,14 @@ int host_drop_snapshot(struct host *h, const char *id, struct err *e)
 
 static void checkpoint_work(void *arg)
 {
-	db_checkpoint(((struct host *)arg)->db_path);
+	struct host *h = arg;
+
+	db_checkpoint(h->db_path);
+	if (atomic_exchange(&h->collect, false)) {
+		pthread_mutex_lock(&h->drop_lock);
+		snapshot_gc(&h->store, NULL, NULL);
+		pthread_mutex_unlock(&h->drop_lock);
+	}
 }
 
 static void checkpoint_done(void *arg)

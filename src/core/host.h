@@ -10,6 +10,7 @@
  */
 #pragma once
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/pool.h"
 #include "core/event.h"
@@ -56,6 +57,7 @@ struct host {
 	struct machines machines;
 	struct snapshot_store store;
 	pthread_mutex_t drop_lock; /* of host_drop_snapshot() */
+	atomic_bool collect;       /* something was dropped since the last sweep */
 	struct templates *templates;
 	struct net *net; /* NULL: no network for guests */
 	struct volumes *volumes;

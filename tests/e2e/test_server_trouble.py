@@ -118,6 +118,7 @@ def footprint(p):
 def settled(p):
     """After the last answer: what is made ahead is there again, and connections are closed."""
     last = None
+    time.sleep(3)  # what is dropped is looked at once more by the next sweep
     for _ in range(100):
         now = footprint(p)
         if last and {k: v for k, v in now.items() if k != "rss_kib"} == {k: v for k, v in last.items() if k != "rss_kib"} and \
