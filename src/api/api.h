@@ -170,6 +170,8 @@ handler sandbox_fork, sandbox_fork_tree, sandbox_promote;
 handler sandbox_diff, sandbox_merge;
 /* race.c */
 handler sandbox_race;
+/* parcel.c */
+handler snapshot_export, snapshot_import;
 /* rewind.c */
 handler checkpoint_create, checkpoint_list, checkpoint_remove, sandbox_rewind;
 /* snapshots.c */

@@ -155,6 +155,8 @@ bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e);
 bool checkpoints_parse(const json_t *body, bool *ret, struct err *e);
 /* The field 'metadata' of a body; a new reference, or untouched when it has none. */
 int metadata_parse(const json_t *body, json_t **ret, struct err *e);
+/* A snapshot as the API shows it. */
+json_t *snapshot_json(const struct host_snapshot *s);
 /* The caller's sandboxes that this query wants. */
 json_t *sandboxes_json(struct call *c, const char *query);
 json_t *templates_json(struct call *c);

@@ -29,6 +29,7 @@ static const struct {
     {"bad_path", 400},
     {"bad_id", 400},
     {"bad_spec", 400},
+    {"parcel_invalid", 400},
     {"is_a_directory", 400},
     {"not_a_directory", 400},
     {"template_unknown", 400},

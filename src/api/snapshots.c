@@ -6,7 +6,7 @@
 
 #include "api/api_internal.h"
 
-static json_t *show(const struct host_snapshot *s)
+json_t *snapshot_json(const struct host_snapshot *s)
 {
 	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:o, s:s, s:s, s:s}", "id", s->id, "sandbox_id",
 	                 s->sandbox_id, "name", s->name, "template", s->template, "size_bytes",
@@ -21,7 +21,7 @@ static void taken(void *arg, const struct err *e, const struct host_snapshot *s)
 	if (e)
 		call_error(c, e);
 	else
-		call_json(c, 201, show(s));
+		call_json(c, 201, snapshot_json(s));
 	call_drop(c);
 }
 
@@ -41,7 +41,7 @@ void snapshot_create(struct call *c)
 
 static bool add(void *arg, const struct host_snapshot *s)
 {
-	return json_array_append_new(arg, show(s)) == 0;
+	return json_array_append_new(arg, snapshot_json(s)) == 0;
 }
 
 void snapshot_list(struct call *c)
@@ -66,7 +66,7 @@ void snapshot_get(struct call *c)
 	if (host_snapshot_get(c->host, c->tenant, c->param[0], &s, &e) < 0)
 		call_error(c, &e);
 	else
-		call_json(c, 200, show(&s));
+		call_json(c, 200, snapshot_json(&s));
 }
 
 static void removed(void *arg, const struct err *e, struct sandbox *sb)

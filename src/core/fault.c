@@ -31,6 +31,8 @@ const char *const fault_names[] = {
     "kill.cleaned",
     "checkpoint.sealed",
     "diff.started",
+    "import.recorded",
+    "import.verified",
     "rewind.begun",
     "rewind.started",
     "rewind.recorded",

@@ -24,6 +24,7 @@ OPERATIONS = {
     "save": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/save-as-template", {"name": "mine"}),
                            p.ask("DELETE", "/v1/templates/mine")),
     "checkpoint": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"),
+    "import": None,  # test_state_parcel.py
     "diff": lambda p, id: p.ask("GET", f"/v1/sandboxes/{id}/diff?to=" + p.do("POST", f"/v1/sandboxes/{id}/checkpoints")["id"]),
     "rewind": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"), p.sh(id, "echo later >/root/later"),
                              p.ask("POST", f"/v1/sandboxes/{id}/rewind"), p.ended()),
@@ -36,7 +37,7 @@ def names():
         out = subprocess.run([str(BUILD / "src/daemon/pandad"), "--list-faults"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return ["pandad-is-not-built"]
-    return out.stdout.split()
+    return [n for n in out.stdout.split() if OPERATIONS.get(n.split(".")[0], True)]
 
 
 def whole(p, id, gone_is_fine=False):
