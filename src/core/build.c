@@ -406,6 +406,7 @@ static void end_build(struct build *b)
 	bool failed = b->r < 0;
 
 	b->info.ended_ms = wall_ms();
+	b->info.bytes = b->bytes;
 	if (failed)
 		snprintf(b->info.error, sizeof(b->info.error), "%s", b->err.text);
 	build_say(b, "%s%s", failed ? "failed: " : "done", failed ? b->err.text : "");

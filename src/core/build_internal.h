@@ -33,7 +33,7 @@ struct build {
 	struct net_wait net_wait;
 	int log, wake; /* wake: an eventfd that stops commands */
 	atomic_bool stop, cancelled;
-	uint64_t log_bytes, deadline_ms;
+	uint64_t log_bytes, deadline_ms, bytes;
 	struct err err;
 	int r;
 };

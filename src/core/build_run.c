@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -180,6 +181,15 @@ static int ensure_machine(struct stage *st)
 	                 : build_start(st->b, &st->s->image, true, st->machine, &st->guest, st->e);
 }
 
+/* Templates and steps leave the host its reserve, as creates do. */
+static bool disk_has_room(const struct host *h)
+{
+	struct statvfs vfs;
+
+	return statvfs(h->config.data_dir, &vfs) < 0 ||
+	       (uint64_t)vfs.f_bavail * vfs.f_frsize >= h->config.disk_reserve;
+}
+
 /* What the machine is now becomes the image, and a step of the cache when key is given. */
 static int seal(struct stage *st, const char *key)
 {
@@ -201,7 +211,9 @@ static int seal(struct stage *st, const char *key)
 	if (!key)
 		return 0;
 	snprintf(id, sizeof(id), TEMPLATE_STEP "%.40s", key);
-	r = machine_save(&h->machines, &image, &h->store, id, NULL, &e);
+	r = disk_has_room(h) ? machine_save(&h->machines, &image, &h->store, id, NULL, &e)
+	                     : err_set(&e, ENOSPC, "disk_full", "the server's disk is full");
+	fault_at("build.kept");
 	if (r < 0 && r != -EEXIST)
 		build_say(st->b, "this step is not kept for the next build: %s", e.text);
 	return 0;
@@ -647,9 +659,14 @@ static int bake(struct build *b, struct build_stage *last)
 
 	if (r < 0)
 		return r;
-	b->info.bytes = template_image_bytes(&last->image);
-	json_object_set_new(b->doc, "size_bytes", json_integer((json_int_t)b->info.bytes));
-	return machine_save(&h->machines, &last->image, &h->store, b->bake, NULL, &b->err);
+	if (!disk_has_room(h))
+		return err_set(&b->err, ENOSPC, "disk_full",
+		               "the server's disk is full: delete templates or snapshots");
+	b->bytes = template_image_bytes(&last->image);
+	json_object_set_new(b->doc, "size_bytes", json_integer((json_int_t)b->bytes));
+	r = machine_save(&h->machines, &last->image, &h->store, b->bake, NULL, &b->err);
+	fault_at("build.baked");
+	return r;
 }
 
 void build_work(struct build *b)

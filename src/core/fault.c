@@ -40,6 +40,8 @@ const char *const fault_names[] = {
     "bake.booted",
     "bake.sealed",
     "bake.saved",
+    "build.kept",
+    "build.baked",
     "save.sealed",
     "save.saved",
     "save.written",

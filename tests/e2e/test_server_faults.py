@@ -8,6 +8,7 @@ import pytest
 
 from conftest import wait_for
 from server import BUILD
+from test_builds import order
 
 OPERATIONS = {
     "create": lambda p, id: p.ask("POST", "/v1/sandboxes", {"template": "base"}),
@@ -21,6 +22,7 @@ OPERATIONS = {
     "volume": lambda p, id: (p.ask("POST", "/v1/volumes", {"name": "v", "size_mb": 64}),
                              p.ask("DELETE", "/v1/volumes/v")),
     "bake": lambda p, id: p.ask("POST", "/v1/sandboxes", {"template": "base"}),
+    "build": lambda p, id: order(p, "mine", "FROM base\nRUN true\n"),
     "save": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/save-as-template", {"name": "mine"}),
                            p.ask("DELETE", "/v1/templates/mine")),
     "checkpoint": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"),
