@@ -165,6 +165,7 @@ typedef void handler(struct call *c);
 handler sandbox_create, sandbox_list, sandbox_get, sandbox_delete;
 handler sandbox_pause, sandbox_resume, sandbox_hibernate, sandbox_wake;
 handler sandbox_lifecycle, sandbox_set_lifecycle, sandbox_metrics;
+handler sandbox_egress, sandbox_set_egress;
 handler sandbox_fork, sandbox_fork_tree, sandbox_promote;
 /* diff.c */
 handler sandbox_diff, sandbox_merge;

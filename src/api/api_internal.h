@@ -162,3 +162,6 @@ json_t *sandboxes_json(struct call *c, const char *query);
 json_t *templates_json(struct call *c);
 /* RFC 3339 in UTC, or Unix seconds. False: neither. */
 bool parse_since(const char *text, uint64_t *ret_ms);
+
+/* egress_allowlist and egress of a body; *ret stays NULL for the host's default. Caller owns. */
+int egress_parse(const json_t *body, json_t **ret, struct err *e);

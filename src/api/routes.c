@@ -49,6 +49,11 @@ const struct route routes[] = {
      "Sandboxes", "When will it end", NULL, "Lifecycle", 200, NULL},
     {"PATCH", "/v1/sandboxes/{id}/lifecycle", SCOPE_SANDBOX, BODY_JSON, sandbox_set_lifecycle, true,
      "Sandboxes", "Change ttl or persistence", "SetLifecycle", "Lifecycle", 200, NULL},
+    {"GET", "/v1/sandboxes/{id}/egress", SCOPE_SANDBOX, BODY_NONE, sandbox_egress, true,
+     "Sandboxes", "What it may reach, and what it did", NULL, "Egress", 200, NULL},
+    {"PATCH", "/v1/sandboxes/{id}/egress", SCOPE_SANDBOX, BODY_JSON, sandbox_set_egress, true,
+     "Sandboxes", "Change what it may reach; connections no longer allowed are cut", "SetEgress",
+     "Egress", 200, NULL},
     {"GET", "/v1/sandboxes/{id}/metrics", SCOPE_SANDBOX, BODY_NONE, sandbox_metrics, true,
      "Sandboxes", "What it uses now", NULL, "Metrics", 200, NULL},
 

@@ -157,6 +157,40 @@ void sandbox_lifecycle(struct call *c)
 	call_json(c, 200, lifecycle(c));
 }
 
+void sandbox_egress(struct call *c)
+{
+	struct host_net net;
+	const char *mac;
+	char address[16];
+	json_t *list = c->sb->spec.egress;
+
+	host_net(c->host, c->sb, &net);
+	host_address(c->sb, address, &mac);
+	call_json(c, 200,
+	          json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:I}", "egress_allowlist",
+	                    list ? json_incref(list) : json_null(), "address", address, "up_bytes",
+	                    (json_int_t)net.up_bytes, "down_bytes", (json_int_t)net.down_bytes,
+	                    "refused", (json_int_t)net.refused, "names", (json_int_t)net.names,
+	                    "names_refused", (json_int_t)net.names_refused));
+}
+
+void sandbox_set_egress(struct call *c)
+{
+	json_t *list = NULL;
+	struct err e;
+
+	if (!json_object_get(c->body, "egress_allowlist") && !json_object_get(c->body, "egress"))
+		call_fail(
+		    c, EINVAL, "bad_request",
+		    "say what it may reach: egress_allowlist, a list of names and addresses, or "
+		    "egress, \"off\" or \"open\"");
+	else if (egress_parse(c->body, &list, &e) < 0 ||
+	         host_set_egress(c->host, c->sb, list, &e) < 0)
+		call_error(c, &e);
+	else
+		sandbox_egress(c);
+}
+
 void sandbox_set_lifecycle(struct call *c)
 {
 	const json_t *p = json_object_get(c->body, "persistent");

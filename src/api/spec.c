@@ -151,7 +151,7 @@ static bool egress_entry(const char *s)
 	           n;
 }
 
-static int parse_egress(const json_t *body, json_t **ret, struct err *e)
+int egress_parse(const json_t *body, json_t **ret, struct err *e)
 {
 	const json_t *list = field(body, "egress_allowlist"), *word = field(body, "egress"), *v;
 	size_t i;
@@ -321,7 +321,7 @@ bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e)
 	if (r == 0)
 		r = parse_env(body, &s.env, e);
 	if (r == 0)
-		r = parse_egress(body, &s.egress, e);
+		r = egress_parse(body, &s.egress, e);
 	if (r == 0)
 		r = parse_volumes(body, &s.volumes, e);
 	if (r < 0) {
@@ -357,13 +357,18 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb)
 {
 	const struct sandbox_spec *s = &sb->spec;
 	uint64_t expires = sandbox_expires_ms(sb);
-	json_t *j = json_pack(
-	    "{s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:i, s:s, s:i, s:s, s:o}", "id", sb->id,
-	    "template", s->template, "cpu", (int)sb->cpu, "memory_mb", (int)sb->memory_mb,
-	    "disk_gb", (int)sb->disk_gb, "status", sandbox_state_name(sb->state), "guest_ip", "",
-	    "host_tap", "", "mac", "", "vsock_cid", 0, "from_snapshot", s->from_snapshot, "boot_ms",
-	    (int)sb->boot_ms, "boot_mode", sb->boot_mode ? sb->boot_mode : "", "created_at",
-	    show_time(sb->created_ms));
+	const char *mac;
+	char address[16];
+	json_t *j;
+
+	host_address(sb, address, &mac);
+	j = json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:i, s:s, s:i, s:s, s:o}",
+	              "id", sb->id, "template", s->template, "cpu", (int)sb->cpu, "memory_mb",
+	              (int)sb->memory_mb, "disk_gb", (int)sb->disk_gb, "status",
+	              sandbox_state_name(sb->state), "guest_ip", address, "host_tap", "", "mac",
+	              mac, "vsock_cid", 0, "from_snapshot", s->from_snapshot, "boot_ms",
+	              (int)sb->boot_ms, "boot_mode", sb->boot_mode ? sb->boot_mode : "",
+	              "created_at", show_time(sb->created_ms));
 
 	if (!j)
 		return NULL;

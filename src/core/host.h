@@ -136,6 +136,18 @@ void host_snapshot_delete(struct host *h, const char *tenant, const char *id, ho
 /* Changes what is set: ttl_s >= -1 (counted from creation), persistent 0 or 1. -2 and -1: as it
  * was. */
 int host_set_life(struct host *h, struct sandbox *sb, int64_t ttl_s, int persistent, struct err *e);
+/* What it may reach from now on: a list, or NULL for the host's default. Takes the reference.
+ * Connections that are no longer allowed are cut. */
+int host_set_egress(struct host *h, struct sandbox *sb, json_t *egress, struct err *e);
+
+/* By which the host reaches it; "" without a network. mac is its guest's. */
+void host_address(const struct sandbox *sb, char ret[16], const char **ret_mac);
+
+struct host_net {
+	uint64_t up_bytes, down_bytes, refused, names, names_refused;
+};
+void host_net(struct host *h, const struct sandbox *sb, struct host_net *ret);
+
 /* Replaces the metadata on record; takes the reference. */
 int host_set_metadata(struct host *h, struct sandbox *sb, json_t *metadata, struct err *e);
 

@@ -1,4 +1,4 @@
-#include "core/network.h"
+#include "core/host_internal.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -209,4 +209,46 @@ int network_apply(struct sandbox *sb, struct err *e)
 		r = net_set_policy(sb->slot, p, e);
 	net_policy_unref(p);
 	return r;
+}
+
+int host_set_egress(struct host *h, struct sandbox *sb, json_t *egress, struct err *e)
+{
+	json_t *had = sb->spec.egress;
+	int r = network_check(egress, e);
+
+	if (r < 0) {
+		json_decref(egress);
+		return r;
+	}
+	sb->spec.egress = egress;
+	r = record_update(sb, e);
+	if (r == 0)
+		r = network_apply(
+		    sb, e); /* should that fail, it is shut, and on record as it shall be */
+	else
+		sb->spec.egress = had;
+	json_decref(sb->spec.egress == had ? egress : had);
+	return r;
+}
+
+void host_address(const struct sandbox *sb, char ret[16], const char **ret_mac)
+{
+	ret[0] = 0;
+	*ret_mac = sb->slot ? NET_GUEST_MAC : "";
+	if (sb->slot)
+		net_slot_addr(sb->slot, ret);
+}
+
+void host_net(struct host *h, const struct sandbox *sb, struct host_net *ret)
+{
+	struct net_counters c = {0};
+
+	*ret = (struct host_net){0};
+	if (!sb->slot || net_slot_counters(sb->slot, &c) < 0)
+		return;
+	*ret = (struct host_net){.up_bytes = c.up_bytes,
+	                         .down_bytes = c.down_bytes,
+	                         .refused = c.refused,
+	                         .names = c.names,
+	                         .names_refused = c.names_refused};
 }

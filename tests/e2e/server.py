@@ -118,7 +118,7 @@ class Pandad:
 
     def ask(self, method, path, body=None, token=None, headers=None, timeout=60):
         """One request on a connection of its own. A dict or list as body is sent as JSON."""
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        c = self.connection(timeout)
         h = dict(headers or {})
         token = self.key if token is None else token
         if token:
@@ -132,6 +132,9 @@ class Pandad:
             return Answer(r.status, dict((k.lower(), v) for k, v in r.getheaders()), r.read())
         finally:
             c.close()
+
+    def connection(self, timeout):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def do(self, method, path, body=None, expect=None, **kw):
         a = self.ask(method, path, body, **kw)
