@@ -14,6 +14,7 @@ static const struct cli_opt opts[] = {
     {KEY_IDLE, "idle", "TIME", "end it after that time without use (15m)", WORD_NONE},
     {KEY_AUTO_HIBERNATE, "auto-hibernate", "TIME", "hibernate it when unused for so long", 0},
     {KEY_PERSISTENT, "persistent", NULL, "do not end it when it is idle", WORD_NONE},
+    {KEY_CHECKPOINTS, "checkpoints", NULL, "a checkpoint before every command", WORD_NONE},
     {'e', "env", "NAME=VALUE", "for every command in it (repeat)", WORD_NONE},
     {'m', "meta", "KEY=VALUE", "metadata (repeat)", WORD_NONE},
     {'v', "volume", "NAME:PATH[:ro]", "attach a volume (repeat)", WORD_VOLUME},
@@ -122,6 +123,8 @@ int cli_create_body(struct cli *c, json_t **ret)
 	    add_map(c, 'e', "env", body) || add_map(c, 'm', "metadata", body) ||
 	    add_volumes(c, body) || add_egress(c, body))
 		return CLI_PANDA;
+	if (cli_has(c, KEY_CHECKPOINTS))
+		json_object_set_new(body, "checkpoints", json_string("auto"));
 	if (cli_has(c, KEY_PERSISTENT))
 		json_object_set_new(body, "persistent", json_true());
 	*ret = take_ptr(body);

@@ -1,6 +1,10 @@
 /*
  * panda snapshot - moments of a sandbox, kept
  */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "base/cleanup.h"
 #include "cli/commands.h"
 #include "cli/show.h"
@@ -93,17 +97,159 @@ static int rm(struct cli *c)
 	return code;
 }
 
+/* ---- one file ---- */
+
+static int to_file(void *arg, const void *data, size_t n)
+{
+	return fwrite(data, 1, n, arg) == n ? 0 : -EIO;
+}
+
+static int export_to(struct cli *c)
+{
+	const char *file = c->argc > 1 ? c->argv[1] : "-";
+	autofree char *path = NULL;
+	struct panda_error e;
+	char id[CLI_ID];
+	FILE *f;
+	int r;
+
+	if (cli_args(c, 1, 2) || cli_snapshot_id(c, c->argv[0], id))
+		return CLI_PANDA;
+	if (!strcmp(file, "-") && isatty(STDOUT_FILENO))
+		return cli_bad(c, "a snapshot is no text: name a FILE");
+	path = panda_path("/v1/snapshots/%s/export", id);
+	f = strcmp(file, "-") ? fopen(file, "wbx") : stdout;
+	if (!path || !f)
+		return cli_die("cannot make %s: %s", file, strerror(errno));
+	panda_set_timeout(c->panda, 60 * 60 * 1000);
+	r = panda_download(c->panda, path, to_file, f, &e);
+	if (fflush(f) != 0 && r == 0)
+		r = -EIO;
+	if (f != stdout)
+		fclose(f);
+	if (r == 0)
+		return CLI_OK;
+	if (f != stdout)
+		remove(file); /* half a snapshot is none */
+	return r == -EIO ? cli_die("cannot write %s", file) : cli_say(c, &e);
+}
+
+static ssize_t from_file(void *arg, void *buf, size_t n)
+{
+	size_t k = fread(buf, 1, n, arg);
+
+	return k == 0 && ferror((FILE *)arg) ? -EIO : (ssize_t)k;
+}
+
+static int import_from(struct cli *c)
+{
+	autojson json_t *snap = NULL;
+	struct panda_error e;
+	FILE *f;
+	int r;
+
+	if (cli_args(c, 1, 1) || cli_open(c))
+		return CLI_PANDA;
+	f = strcmp(c->argv[0], "-") ? fopen(c->argv[0], "rb") : stdin;
+	if (!f)
+		return cli_die("cannot open %s: %s", c->argv[0], strerror(errno));
+	panda_set_timeout(c->panda, 60 * 60 * 1000);
+	r = panda_upload(c->panda, "POST", "/v1/snapshots/import", -1, from_file, f, &snap, &e);
+	if (f != stdin)
+		fclose(f);
+	if (r < 0)
+		return cli_say(c, &e);
+	if (c->json)
+		cli_json(snap);
+	else
+		printf("%s\n", js(snap, "id"));
+	return CLI_OK;
+}
+
+/* ---- tree ---- */
+
+enum {
+	TREE_DEPTH = 64,
+};
+
+static void draw(const json_t *snaps, const json_t *boxes, const json_t *s, int depth)
+{
+	json_t *sb, *t;
+	size_t i, k;
+
+	printf("%*s%.8s %s\n", 2 * depth, "", js(s, "id"), js(s, "name"));
+	json_array_foreach((json_t *)boxes, i, sb)
+	{
+		if (depth >= TREE_DEPTH || strcmp(js(sb, "from_snapshot"), js(s, "id")) != 0)
+			continue;
+		printf("%*ssandbox %.8s %s\n", 2 * depth + 2, "", js(sb, "id"), js(sb, "status"));
+		json_array_foreach((json_t *)snaps, k, t)
+		{
+			if (!strcmp(js(t, "sandbox_id"), js(sb, "id")))
+				draw(snaps, boxes, t, depth + 2);
+		}
+	}
+}
+
+/* Is it of a sandbox that was itself made from a snapshot there is? */
+static bool has_root(const json_t *snaps, const json_t *boxes, const json_t *s)
+{
+	json_t *sb, *t;
+	size_t i, k;
+
+	json_array_foreach((json_t *)boxes, i, sb)
+	{
+		if (strcmp(js(sb, "id"), js(s, "sandbox_id")) != 0)
+			continue;
+		json_array_foreach((json_t *)snaps, k, t)
+		{
+			if (!strcmp(js(t, "id"), js(sb, "from_snapshot")))
+				return true;
+		}
+	}
+	return false;
+}
+
+static int tree(struct cli *c)
+{
+	autojson json_t *snaps = NULL, *boxes = NULL;
+	const json_t *list;
+	json_t *s;
+	size_t i;
+
+	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/snapshots"), NULL, &snaps) ||
+	    cli_call(c, "GET", panda_path("/v1/sandboxes"), NULL, &boxes))
+		return CLI_PANDA;
+	list = cli_list(snaps, "snapshots");
+	if (c->json) {
+		cli_json(list);
+		return CLI_OK;
+	}
+	json_array_foreach((json_t *)list, i, s)
+	{
+		if (has_root(list, cli_list(boxes, "items"), s))
+			continue;
+		printf("of %.8s\n", *js(s, "sandbox_id") ? js(s, "sandbox_id") : "nobody");
+		draw(list, cli_list(boxes, "items"), s, 1);
+	}
+	return CLI_OK;
+}
+
 static const struct cli_verb verbs[] = {
     {"create", "ID", "save a sandbox, which goes on; prints the id", create, WORD_SANDBOX},
     {"ls", "", "list snapshots", ls, WORD_NONE},
     {"rm", "SNAPSHOT...", "remove snapshots", rm, WORD_SNAPSHOT},
+    {"tree", "", "draw which sandboxes came from which snapshots", tree, WORD_NONE},
+    {"export", "SNAPSHOT [FILE]", "write all of it to one file, or to stdout", export_to,
+     WORD_SNAPSHOT},
+    {"import", "FILE", "take in an exported one; prints its id here", import_from, WORD_FILE},
     {0},
 };
 
 const struct cli_command command_snapshot = {
     .name = "snapshot",
     .args = "[OPTION]... [ARG]...",
-    .what = "save moments of a sandbox: create, ls, rm",
+    .what = "save moments of a sandbox: create, ls, rm, tree, export, import",
     .about =
 	"Saves memory and disks of a sandbox. Any number of sandboxes can be started from that.",
     .opts = opts,

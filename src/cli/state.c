@@ -1,0 +1,229 @@
+/*
+ * panda checkpoints, rewind, diff, race - going back, comparing, trying several ways at once
+ */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "cli/commands.h"
+#include "cli/show.h"
+
+/* ---- checkpoints ---- */
+
+static const struct cli_opt checkpoint_opts[] = {
+    {KEY_NAME, "name", "NAME", "take one by hand, with this name", WORD_NONE},
+    {0},
+};
+
+static int take(struct cli *c, const char *id, const char *name)
+{
+	autojson json_t *point = NULL;
+
+	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/checkpoints", id),
+	             json_pack("{s:s}", "name", name), &point))
+		return CLI_PANDA;
+	if (c->json)
+		cli_json(point);
+	else
+		printf("%s\n", js(point, "id"));
+	return CLI_OK;
+}
+
+static int checkpoints(struct cli *c)
+{
+	const char *name = cli_str(c, KEY_NAME, NULL);
+	autojson json_t *reply = NULL;
+	char id[CLI_ID], age[16], size[16];
+	time_t now = time(NULL);
+	struct table t;
+	json_t *p;
+	size_t i;
+
+	if (cli_args(c, 1, 1) || cli_first_id(c, id))
+		return CLI_PANDA;
+	if (name)
+		return take(c, id, name);
+	if (cli_call(c, "GET", panda_path("/v1/sandboxes/%s/checkpoints", id), NULL, &reply))
+		return CLI_PANDA;
+	if (c->json) {
+		cli_json(reply);
+		return CLI_OK;
+	}
+	table_init(&t, "STEPS ID AGE SIZE NAME");
+	json_array_foreach((json_t *)cli_list(reply, "checkpoints"), i, p)
+	{
+		show_age(js(p, "created_at"), now, age, sizeof(age));
+		show_size(ji(p, "size_bytes"), size, sizeof(size));
+		table_add(&t, "%zu", i + 1);
+		table_add(&t, "%s", js(p, "id"));
+		table_add(&t, "%s", age);
+		table_add(&t, "%s", size);
+		table_add(&t, "%s", js(p, "name"));
+	}
+	table_print(&t, stdout);
+	table_fini(&t);
+	if (*js(reply, "dropped_when"))
+		fprintf(stderr, "panda: earlier ones were dropped when %s\n",
+		        js(reply, "dropped_when"));
+	return CLI_OK;
+}
+
+const struct cli_command command_checkpoints = {
+    .name = "checkpoints",
+    .args = "ID",
+    .what = "list the moments a sandbox can be put back to, or take one",
+    .about = "With 'panda create --checkpoints', every command has one before it.",
+    .opts = checkpoint_opts,
+    .word = WORD_SANDBOX,
+    .examples = "  panda checkpoints 3f2a\n  panda checkpoints 3f2a --name good\n",
+    .run = checkpoints,
+};
+
+/* ---- rewind ---- */
+
+static int rewind_run(struct cli *c)
+{
+	autojson json_t *reply = NULL;
+	const char *to;
+	char id[CLI_ID];
+	json_t *body;
+
+	if (cli_args(c, 1, 2) || cli_first_id(c, id))
+		return CLI_PANDA;
+	to = c->argc ? c->argv[0] : "1";
+	body = *to && strlen(to) < 4 && strspn(to, "0123456789") == strlen(to)
+	           ? json_pack("{s:i}", "steps", atoi(to))
+	           : json_pack("{s:s}", "to", to);
+	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/rewind", id), body, &reply))
+		return CLI_PANDA;
+	if (c->json)
+		cli_json(reply);
+	return CLI_OK;
+}
+
+const struct cli_command command_rewind = {
+    .name = "rewind",
+    .args = "ID [STEPS | CHECKPOINT]",
+    .what = "put a sandbox back to a checkpoint: memory, processes and disk",
+    .about =
+	"It stays the same sandbox, with its id, links and lifetime. One step when nothing is\n"
+	"said; right after a rewind, one more.",
+    .word = WORD_SANDBOX,
+    .examples = "  panda rewind 3f2a\n  panda rewind 3f2a good\n",
+    .run = rewind_run,
+};
+
+/* ---- diff ---- */
+
+static const struct cli_opt diff_opts[] = {
+    {'u', "unified", NULL, "with the lines that changed", WORD_NONE},
+    {0},
+};
+
+static void print_changes(const json_t *reply, const char *key, char sign)
+{
+	json_t *f;
+	size_t i;
+
+	json_array_foreach(json_object_get(reply, key), i, f)
+	{
+		printf("%c %s%s\n", sign, js(f, "path"),
+		       !strcmp(js(f, "type"), "directory") ? "/" : "");
+		fputs(js(f, "unified"), stdout);
+	}
+}
+
+static int diff_run(struct cli *c)
+{
+	autojson json_t *reply = NULL;
+	char id[CLI_ID], other[CLI_ID] = "";
+	const char *u = cli_has(c, 'u') ? "1" : "0";
+
+	if (cli_args(c, 1, 2) || cli_first_id(c, id))
+		return CLI_PANDA;
+	if (c->argc && cli_id(c, c->argv[0], other))
+		return CLI_PANDA;
+	if (cli_call(c, "GET",
+	             other[0] ? panda_path("/v1/sandboxes/%s/diff?to=%s&unified=%s", id, other, u)
+	                      : panda_path("/v1/sandboxes/%s/diff?unified=%s", id, u),
+	             NULL, &reply))
+		return CLI_PANDA;
+	if (c->json) {
+		cli_json(reply);
+		return CLI_OK;
+	}
+	print_changes(reply, "removed", '-');
+	print_changes(reply, "changed", '~');
+	print_changes(reply, "added", '+');
+	if (json_is_true(json_object_get(reply, "truncated")))
+		fprintf(stderr, "panda: there are more than are shown\n");
+	return CLI_OK;
+}
+
+const struct cli_command command_diff = {
+    .name = "diff",
+    .args = "ID [OTHER]",
+    .what = "which files are different from another sandbox's, or from the template's",
+    .about =
+	"From the first to the other one, which may also be the whole id of a snapshot, or of a\n"
+	"checkpoint of the first. Without it: what the sandbox has written over its template.",
+    .opts = diff_opts,
+    .word = WORD_SANDBOX,
+    .examples = "  panda diff 3f2a\n  panda diff -u 3f2a 77bc\n",
+    .run = diff_run,
+};
+
+/* ---- race ---- */
+
+static const struct cli_opt race_opts[] = {
+    {KEY_ACCEPT, "accept", "CONDITION", "what passes (exit_code == 0)", WORD_NONE},
+    {KEY_TIMEOUT, "timeout", "TIME", "for all of it (60s)", WORD_NONE},
+    {0},
+};
+
+static int race_run(struct cli *c)
+{
+	autojson json_t *reply = NULL;
+	json_t *commands = json_array(), *o;
+	char id[CLI_ID];
+	long seconds = 60;
+	size_t i;
+
+	if (cli_args(c, 2, 17) || cli_seconds(c, KEY_TIMEOUT, &seconds) || cli_first_id(c, id)) {
+		json_decref(commands);
+		return CLI_PANDA;
+	}
+	for (int k = 0; k < c->argc; k++)
+		json_array_append_new(commands, json_string(c->argv[k]));
+	panda_set_timeout(c->panda, (int)(seconds + 60) * 1000);
+	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/race", id),
+	             json_pack("{s:o, s:s, s:I}", "commands", commands, "accept",
+	                       cli_str(c, KEY_ACCEPT, "exit_code == 0"), "timeout_seconds",
+	                       (json_int_t)seconds),
+	             &reply))
+		return CLI_PANDA;
+	if (c->json) {
+		cli_json(reply);
+	} else {
+		json_array_foreach(json_object_get(reply, "outcomes"), i, o)
+		    fprintf(stderr, "%-6s %s\n", js(o, "state"), c->argv[i]);
+		fputs(js(json_object_get(reply, "result"), "stdout"), stderr);
+		if (*js(json_object_get(reply, "winner"), "id"))
+			printf("%s\n", js(json_object_get(reply, "winner"), "id"));
+	}
+	return json_is_object(json_object_get(reply, "winner")) ? CLI_OK : 1;
+}
+
+const struct cli_command command_race = {
+    .name = "race",
+    .args = "ID COMMAND...",
+    .what = "try commands in forks at once, keep the first that passes",
+    .about = "Forks the sandbox for each shell command (up to 16). The first child whose command\n"
+	     "passes is kept and its id printed, the others are killed. Exit code 1: none passed.",
+    .opts = race_opts,
+    .word = WORD_SANDBOX,
+    .examples = "  panda race 3f2a 'make test' 'git checkout old && make test'\n"
+		"  panda race --accept 'stdout contains \"ok\"' 3f2a ./a.sh ./b.sh\n",
+    .run = race_run,
+};
