@@ -497,6 +497,16 @@ static void take_network(struct build *b)
 	begin(b);
 }
 
+/* The stage that begins with the template which the last one comes from. */
+static size_t root_of(const struct dockerfile *f)
+{
+	size_t i = f->nstages - 1;
+
+	while (f->stages[i].from >= 0)
+		i = (size_t)f->stages[i].from;
+	return i;
+}
+
 static void prepare_stage(struct build *b);
 
 static void stage_ready(void *arg, const struct err *e, struct template *t)
@@ -511,11 +521,10 @@ static void stage_ready(void *arg, const struct err *e, struct template *t)
 	}
 	s->doc = json_deep_copy(t->doc);
 	snprintf(s->key, sizeof(s->key), "%s", t->bake);
-	if (b->preparing + 1 == b->file->nstages || !b->doc) { /* the last one's counts */
-		json_decref(b->doc);
+	if (b->preparing == root_of(b->file))
 		b->doc = template_heir(t, b->info.tenant, b->info.name, b->bake, 2);
-	}
-	if (!s->doc || !b->doc || engine_image_copy(&t->image, &s->image) < 0) {
+	if (!s->doc || (b->preparing == root_of(b->file) && !b->doc) ||
+	    engine_image_copy(&t->image, &s->image) < 0) {
 		err_set(&mine, ENOMEM, "no_memory", "no memory");
 		fail(b, &mine);
 		return;
@@ -638,7 +647,7 @@ static int check(struct build *b, struct err *e)
 {
 	struct build_order *o = b->order;
 	struct host *h = o->host;
-	unsigned memory_mb = 0;
+	unsigned memory_mb = o->info.memory_mb;
 	int r = too_many(templates_builds(h->templates), o->info.tenant, e);
 
 	if (r == 0)
@@ -657,9 +666,12 @@ static int check(struct build *b, struct err *e)
 		t = base_of(b, &b->file->stages[i], &name, e);
 		if (!t)
 			return -e->code;
-		/* A machine that goes on has the size it had. The last stage is the template. */
-		memory_mb = t->memory_mb;
-		b->info.memory_mb = t->memory_mb;
+		memory_mb = memory_mb > t->memory_mb ? memory_mb : t->memory_mb;
+		if (i != root_of(b->file))
+			continue;
+		/* A machine that goes on has the size it had; another one needs a fresh boot. */
+		b->reboot = o->info.memory_mb && o->info.memory_mb != t->memory_mb;
+		b->info.memory_mb = b->reboot ? o->info.memory_mb : t->memory_mb;
 		b->info.cpu = t->cpu;
 	}
 	return host_admit(h, o->info.tenant, 1, memory_mb, NULL, e);

@@ -45,7 +45,7 @@ struct build_info {
 	enum build_status status;
 	char error[240];
 	uint64_t started_ms, ended_ms;    /* wall clock; 0: not yet */
-	unsigned size_mb, cpu, memory_mb; /* the base decides */
+	unsigned size_mb, cpu, memory_mb; /* cpu: the base decides */
 	uint64_t bytes;
 };
 

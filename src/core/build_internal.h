@@ -28,6 +28,7 @@ struct build {
 	json_t *doc; /* of the template to be */
 	char bake[SNAPSHOT_ID_MAX + 1], old[SNAPSHOT_ID_MAX + 1];
 	size_t preparing;     /* stage whose template is being loaded */
+	bool reboot;          /* its memory is of another size than the base's */
 	bool begun;           /* it counts as one at work */
 	struct net_slot *net; /* its machine's place in the network; NULL: none */
 	struct net_wait net_wait;

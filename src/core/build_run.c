@@ -648,9 +648,73 @@ static int describe(struct build *b, const struct stage *st)
 	return r ? err_set(&b->err, ENOMEM, "no_memory", "no memory") : 0;
 }
 
+/* A disk in one layer: which of several has a block is known to a running kernel only. */
+static int flatten(struct build *b, struct engine_disk *d, const char *name, struct err *e)
+{
+	struct set one = {.pages = d->layers.pages};
+	struct map map = {0};
+	struct layer *l = NULL;
+	int fd = -1, r = layer_create_file(b->order->dir, name, one.pages, &fd);
+
+	if (r == 0)
+		r = set_export(&d->layers, fd);
+	closep(&fd);
+	if (r == 0)
+		r = map_add(&map, 0, one.pages);
+	if (r == 0)
+		r = layer_seal_file(b->order->dir, name, one.pages, &map, &l);
+	if (r == 0)
+		r = set_push(&one, l);
+	map_fini(&map);
+	layer_unref(l);
+	if (r < 0)
+		return err_set(e, -r, "disk_full", "no room for the disk: %s", strerror(-r));
+	set_fini(&d->layers);
+	d->layers = one;
+	return 0;
+}
+
+/* Memory of another size: the disk is booted afresh and warmed up as a template of the host is. */
+static int reboot(struct build *b, struct engine_image *image)
+{
+	struct host *h = b->order->host;
+	struct engine_image baked = ENGINE_IMAGE_EMPTY;
+	char machine[ENGINE_ID_MAX + 1] = "", name[16];
+	struct guest *g = NULL;
+	struct err why;
+	int r = 0;
+
+	for (size_t d = 0; r == 0 && d < image->ndisks; d++) {
+		snprintf(name, sizeof(name), "disk%zu", d);
+		if (!image->disks[d].read_only)
+			r = flatten(b, &image->disks[d], name, &b->err);
+	}
+	if (r < 0)
+		return r;
+	image->memory_size = (uint64_t)b->info.memory_mb << 20;
+	set_fini(&image->memory);
+	image->memory = (struct set){.pages = image->memory_size / MAP_PAGE};
+	closep(&image->state);
+	image->state = -1;
+	r = build_start(b, image, false, machine, &g, &b->err);
+	if (r < 0)
+		return r;
+	guest_free(g);
+	json_object_set_new(b->doc, "memory_mb", json_integer(b->info.memory_mb));
+	if (template_warm(h, machine, b->doc, &why) < 0)
+		build_say(b, "warming up failed, sandboxes start without it: %s", why.text);
+	r = machine_snapshot(&h->machines, machine, &baked, NULL, &b->err);
+	machine_remove(&h->machines, machine, NULL);
+	if (r == 0) {
+		engine_image_fini(image);
+		*image = baked;
+	}
+	return r;
+}
+
 /*
  * Its machine was restored from a baked one and is still warm: what came of the last step is the
- * bake. (A fresh boot would need its disk in one layer, and memory of another size a fresh boot.)
+ * bake, unless its memory has to be of another size.
  */
 static int bake(struct build *b, struct build_stage *last)
 {
@@ -662,6 +726,11 @@ static int bake(struct build *b, struct build_stage *last)
 	if (!disk_has_room(h))
 		return err_set(&b->err, ENOSPC, "disk_full",
 		               "the server's disk is full: delete templates or snapshots");
+	if (b->reboot) {
+		r = reboot(b, &last->image);
+		if (r < 0)
+			return r;
+	}
 	b->bytes = template_image_bytes(&last->image);
 	json_object_set_new(b->doc, "size_bytes", json_integer((json_int_t)b->bytes));
 	r = machine_save(&h->machines, &last->image, &h->store, b->bake, NULL, &b->err);

@@ -548,3 +548,16 @@ def test_a_pattern_of_many_stars_takes_no_time(own):
     name = "a" * 900
     b, _ = build(own, "x", "FROM base\nCOPY " + "a*" * 400 + "b /x", {name: "x"}, status="failed")
     assert "not in the context" in b["error"]
+
+
+def test_memory_of_another_size(own):
+    b, _ = build(own, "big", "FROM base\nRUN echo kept >/root/d\nWORKDIR /srv/x", memory_mb=768)
+    assert b["memory_mb"] == 768 and own.do("GET", "/v1/templates/big")["memory_mb"] == 768
+    r = own.sh(own.create(template="big"), "cat /root/d; pwd; awk '/MemTotal/ {print ($2 > 650000)}' /proc/meminfo")
+    assert r["stdout"] == "kept\n/srv/x\n1\n", r
+    small, _ = build(own, "small", "FROM big\nRUN echo more >>/root/d", memory_mb=256)
+    r = own.sh(own.create(template="small"), "cat /root/d; awk '/MemTotal/ {print ($2 < 262144)}' /proc/meminfo")
+    assert r["stdout"] == "kept\nmore\n1\n", r
+    own.stop()
+    own.start()
+    assert own.sh(own.create(template="small"), "tail -1 /root/d")["stdout"] == "more\n"
