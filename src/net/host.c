@@ -154,7 +154,6 @@ int net_host_open(struct host *h, char why[MAKE_WHY])
 
 void net_host_close(const struct host *h)
 {
-	autofree char *rules = NULL;
 	char why[MAKE_WHY], path[80];
 	struct mnl_socket *s;
 	unsigned left = 1;
@@ -171,7 +170,5 @@ void net_host_close(const struct host *h)
 		forward_path(h, path);
 		io_write_file(AT_FDCWD, path, "0");
 	}
-	rules = rules_host_gone(h);
-	if (rules)
-		make_nft(h->nft, rules, why);
+	make_nft(h->nft, rules_host_gone, why);
 }

@@ -78,4 +78,4 @@ void net_host_close(const struct host *h); /* when no slot of anybody is left on
 /* Texts for nft; the caller frees. NULL: no memory. */
 char *rules_slot(const struct make_plan *p);
 char *rules_host(const struct host *h);
-char *rules_host_gone(const struct host *h);
+extern const char rules_host_gone[];

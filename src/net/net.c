@@ -39,57 +39,80 @@ static void slot_unlink(struct net_slot *s)
 	s->prev = NULL;
 }
 
-/* The last one out turns off the light: jobs of the pools come back even after net_free(). */
-static void net_put(struct net *n)
+/*
+ * What a thread does for a slot. The job comes back by the loop, maybe after net_free() has seen to
+ * its slot: then slot is NULL and nothing is left to do.
+ */
+struct net_job {
+	struct net *net;
+	struct net_slot *slot;
+	struct net_job *next, **prev;
+};
+
+static struct net_job *job_new(struct net *n, struct net_slot *s)
 {
-	if (!n->dying || n->jobs)
-		return;
-	range_free(n->range);
-	upstream_free(n->up);
-	nl_batch_free(n->batch);
-	net_policy_unref(n->default_policy);
-	if (n->host_ns >= 0)
-		close(n->host_ns);
-	free(n->nft);
-	free(n);
+	struct net_job *j = calloc(1, sizeof(*j));
+
+	if (!j)
+		return NULL;
+	j->net = n;
+	j->slot = s;
+	j->next = n->jobs;
+	j->prev = &n->jobs;
+	if (j->next)
+		j->next->prev = &j->next;
+	n->jobs = j;
+	return j;
+}
+
+static void job_unlink(struct net_job *j)
+{
+	if (j->next)
+		j->next->prev = j->prev;
+	*j->prev = j->next;
 }
 
 static void job_undo(void *arg)
 {
-	struct net_slot *s = arg;
+	struct net_job *j = arg;
 
-	make_undo(&s->plan, &s->kit);
+	make_undo(&j->slot->plan, &j->slot->kit);
 }
 
 static void job_undone(void *arg)
 {
-	struct net_slot *s = arg;
-	struct net *n = s->net;
+	struct net_job *j = arg;
 
-	range_put(n->range, s->place);
-	free(s);
-	n->jobs--;
-	if (!n->dying)
-		make_more(n);
-	net_put(n);
+	if (j->slot) {
+		job_unlink(j);
+		range_put(j->net->range, j->slot->place);
+		free(j->slot);
+		make_more(j->net);
+	}
+	free(j);
 }
 
 /* The slot is in no list and has nothing on the loop any more. */
 static void slot_undo(struct net_slot *s)
 {
 	struct net *n = s->net;
+	struct net_job *j = job_new(n, s);
 
-	n->jobs++;
-	if (pool_submit(n->breaker, job_undo, job_undone, s) == 0)
+	if (j && pool_submit(n->breaker, job_undo, job_undone, j) == 0)
 		return;
+	if (j) {
+		job_unlink(j);
+		free(j);
+	}
 	/* No memory for a note: then it is done here, and takes what it takes. */
-	job_undo(s);
-	job_undone(s);
+	make_undo(&s->plan, &s->kit);
+	range_put(n->range, s->place);
+	free(s);
 }
 
 static void job_make(void *arg)
 {
-	struct net_slot *s = arg;
+	struct net_slot *s = ((struct net_job *)arg)->slot;
 
 	s->error = make_slot(&s->plan, &s->kit, s->why);
 }
@@ -120,24 +143,25 @@ static void tell_waiters(void *arg)
 
 static void job_made(void *arg)
 {
-	struct net_slot *s = arg;
-	struct net *n = s->net;
+	struct net_job *j = arg;
+	struct net_slot *s = j->slot;
+	struct net *n = j->net;
 
-	n->jobs--;
-	n->n_making--;
-	if (s->error == 0 && n->dying) {
-		slot_undo(s);
+	if (!s) {
+		free(j);
 		return;
 	}
+	job_unlink(j);
+	free(j);
+	n->n_making--;
 	if (s->error == 0) {
 		n->last_error = 0;
 		slot_link(&n->ready, s);
 		n->n_ready++;
 	} else {
-		if (!n->dying && s->error == -EEXIST) {
-			/* Somebody else on this host sits there: the place stays taken, the next is
-			 * tried. */
-		} else {
+		/* -EEXIST: somebody else on this host sits there; the place stays taken, the next
+		 * is tried. */
+		if (s->error != -EEXIST) {
 			range_put(n->range, s->place);
 			n->last_error = s->error;
 			memcpy(n->last_why, s->why, sizeof(n->last_why));
@@ -145,16 +169,14 @@ static void job_made(void *arg)
 		}
 		free(s);
 	}
-	if (!n->dying) {
-		loop_defer(n->loop, &n->tell);
-		make_more(n);
-	}
-	net_put(n);
+	loop_defer(n->loop, &n->tell);
+	make_more(n);
 }
 
 static int make_one(struct net *n)
 {
 	struct net_slot *s = calloc(1, sizeof(*s));
+	struct net_job *j;
 	int r;
 
 	if (!s)
@@ -173,13 +195,16 @@ static int make_one(struct net *n)
 	                             .conns_max = n->config.conns_max,
 	                             .up_kbit = n->config.up_kbit,
 	                             .down_kbit = n->config.down_kbit};
-	r = pool_submit(n->maker, job_make, job_made, s);
+	j = job_new(n, s);
+	r = j ? pool_submit(n->maker, job_make, job_made, j) : -ENOMEM;
 	if (r < 0) {
+		if (j)
+			job_unlink(j);
+		free(j);
 		range_put(n->range, s->place);
 		free(s);
 		return r;
 	}
-	n->jobs++;
 	n->n_making++;
 	return 0;
 }
@@ -286,6 +311,7 @@ static int open_all(struct net *n, const struct net_config *c, struct err *e)
 	n->host.prefix = range_prefix(n->range);
 	if (c->wan)
 		memcpy(n->host.wan, c->wan, strlen(c->wan));
+	n->host_opened = true; /* also half */
 	r = net_host_open(&n->host, why);
 	if (r < 0)
 		return err_set(e, -r, "net_unavailable", "no network for sandboxes: %s", why);
@@ -341,7 +367,6 @@ void net_free(struct net *n)
 {
 	if (!n)
 		return;
-	n->dying = true;
 	loop_timer_clear(n->loop, &n->retry);
 	loop_defer_cancel(n->loop, &n->tell);
 	while (n->used) {
@@ -358,12 +383,29 @@ void net_free(struct net *n)
 		slot_unlink(s);
 		slot_undo(s);
 	}
-	pool_free(n->maker); /* what it just made comes back with job_made() */
+	/* All that was submitted has been worked on after this; whatever is still in the list is
+	 * done or made. */
+	pool_free(n->maker);
 	pool_free(n->breaker);
-	n->maker = n->breaker = NULL;
-	if (n->host.nft)
+	while (n->jobs) {
+		struct net_job *j = n->jobs;
+
+		job_unlink(j);
+		if (j->slot->kit.ns >= 0)
+			make_undo(&j->slot->plan, &j->slot->kit);
+		free(j->slot);
+		j->slot = NULL; /* the loop still has the job */
+	}
+	if (n->host_opened)
 		net_host_close(&n->host);
-	net_put(n);
+	range_free(n->range);
+	upstream_free(n->up);
+	nl_batch_free(n->batch);
+	net_policy_unref(n->default_policy);
+	if (n->host_ns >= 0)
+		close(n->host_ns);
+	free(n->nft);
+	free(n);
 }
 
 /*

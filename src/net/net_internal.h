@@ -36,6 +36,7 @@ struct seen {
 };
 
 struct ask;
+struct net_job;
 struct dns_conn;
 struct relay;
 
@@ -77,14 +78,15 @@ struct net {
 	struct nl_batch *batch;
 	struct net_policy *default_policy;
 	struct net_slot *ready, *used;
-	unsigned n_ready, n_used, n_making, jobs;
+	unsigned n_ready, n_used, n_making;
+	struct net_job *jobs;
 	int last_error;
 	char last_why[MAKE_WHY];
 	uint64_t retry_ms; /* after a failure nothing is made before this */
 	struct loop_timer retry;
 	struct loop_defer tell;
 	struct net_wait *waits, **waits_tail;
-	bool dying;
+	bool host_opened;
 };
 
 /* names.c: the resolver's ear in each slot. */

@@ -177,14 +177,14 @@ static const char HOST[] =
     "		iifname \"" HOST_PREFIX "*\" drop\n"
     "	}\n"
     "}\n"
-    "table ip %s\n"
-    "delete table ip %s\n"
-    "table ip %s {\n"
-    "	chain post {\n"
-    "		type nat hook postrouting priority srcnat; policy accept;\n"
-    "		ip saddr %s/%u oifname != \"" HOST_PREFIX "*\" masquerade\n"
-    "	}\n"
-    "}\n";
+    /* One table for all pools on this host: whoever is last to go takes it away. */
+    "table ip panda_nat {\n"
+    "	set ranges { type ipv4_addr; flags interval; auto-merge; }\n"
+    "	chain post { type nat hook postrouting priority srcnat; policy accept; }\n"
+    "}\n"
+    "flush chain ip panda_nat post\n"
+    "add rule ip panda_nat post ip saddr @ranges oifname != \"" HOST_PREFIX "*\" masquerade\n"
+    "add element ip panda_nat ranges { %s/%u }\n";
 
 static char *format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
@@ -223,31 +223,18 @@ char *rules_slot(const struct make_plan *p)
 	return format(SLOT, closed, inner, p->conns_max, p->conns_max);
 }
 
-static void nat_table(const struct host *h, char ret[40])
-{
-	snprintf(ret, 40, "panda_nat_%08x_%u", h->base, h->prefix);
-}
-
 char *rules_host(const struct host *h)
 {
 	autofree char *closed = closed_list();
-	char nat[40], base[ADDR_TEXT];
+	char base[ADDR_TEXT];
 
 	if (!closed)
 		return NULL;
-	nat_table(h, nat);
 	addr_text(h->base, base);
-	return format(HOST, closed, nat, nat, nat, base, h->prefix);
+	return format(HOST, closed, base, h->prefix);
 }
 
-char *rules_host_gone(const struct host *h)
-{
-	char nat[40];
-
-	nat_table(h, nat);
-	/* Named first, so that deleting never fails. */
-	return format("table inet panda_net\ndelete table inet panda_net\n"
-	              "table ip %s\ndelete table ip %s\n"
-	              "table inet panda_fwd\ndelete table inet panda_fwd\n",
-	              nat, nat);
-}
+/* Named first, so that deleting never fails. */
+const char rules_host_gone[] = "table inet panda_net\ndelete table inet panda_net\n"
+			       "table ip panda_nat\ndelete table ip panda_nat\n"
+			       "table inet panda_fwd\ndelete table inet panda_fwd\n";

@@ -369,6 +369,11 @@ static void on_in(void *arg, uint32_t events)
 	}
 }
 
+static void stop(void *arg)
+{
+	loop_stop(loop);
+}
+
 /* net-bed READY RESOLVER [POOL [default-mode [UP_KBIT DOWN_KBIT [CONNS]]]] */
 int main(int argc, char **argv)
 {
@@ -407,6 +412,8 @@ int main(int argc, char **argv)
 	loop_run(loop);
 	loop_io_del(loop, &in_io);
 	net_free(net);
+	if (loop_post(loop, stop, NULL) == 0)
+		loop_run(loop); /* what our threads posted meanwhile */
 	loop_free(loop);
 	return 0;
 }
