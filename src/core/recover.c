@@ -103,6 +103,8 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 	bool there = machine_look(&h->machines, sb->machine, &info, NULL) == 0;
 	const char *gone = there && info.end[0] ? info.end : "its host went down";
 
+	if (sb->state == SANDBOX_REWINDING) /* before or after: the record says which machine */
+		settle_as(sb, SANDBOX_RUNNING);
 	switch (sb->state) {
 	case SANDBOX_CREATING: /* nobody was told of it */
 		log_info("undoing a create sandbox=%s", sb->id);

@@ -22,8 +22,7 @@ static const struct {
     [SANDBOX_WAKING] = {"waking", "hibernated", false},
     [SANDBOX_KILLING] = {"killing", "stopping", false},
     [SANDBOX_FAILED] = {"failed", "failed", false},
-    /* Its record stays what it was; should another write come, it runs. */
-    [SANDBOX_REWINDING] = {"running", "running", true},
+    [SANDBOX_REWINDING] = {"rewinding", "running", true},
 };
 
 const char *sandbox_state_name(enum sandbox_state s)

@@ -46,7 +46,7 @@ enum sandbox_state {
 	SANDBOX_WAKING,
 	SANDBOX_KILLING,
 	SANDBOX_FAILED,
-	SANDBOX_REWINDING, /* never on record */
+	SANDBOX_REWINDING, /* on record only when something else was changed meanwhile */
 	SANDBOX_STATES,
 };
 

@@ -77,14 +77,18 @@ static void nonsense_is_refused(void **state)
 
 static void so_many_terms_and_no_more(void **state)
 {
-	char text[400] = "exit_code == 0";
+	static const char term[] = "exit_code == 0 && ";
+	char text[400] = "";
+	size_t n = 0;
 	struct accept a;
 
-	for (int i = 1; i < ACCEPT_TERMS_MAX; i++)
-		strcat(text, " && exit_code == 0");
+	for (int i = 0; i < ACCEPT_TERMS_MAX; i++, n += sizeof(term) - 1)
+		memcpy(text + n, term, sizeof(term));
+	text[n - 4] = 0;
 	assert_int_equal(accept_parse(text, &a, NULL), 0);
 	assert_int_equal(a.n, ACCEPT_TERMS_MAX);
-	strcat(text, " && exit_code == 0");
+	text[n - 4] = ' ';
+	memcpy(text + n, term, sizeof(term) - 4);
 	assert_int_equal(accept_parse(text, &a, NULL), -EINVAL);
 }
 
