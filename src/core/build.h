@@ -2,14 +2,14 @@
  * core/build.h - templates from Dockerfiles, built inside machines
  * A build is ordered on the loop, done on a thread of its own, and kept for a while after its end:
  *
- *   <data>/builds/<id>/build.json  log  c<n> (context files, until it ends)  spool
+ *   <data>/builds/<id>/build.json  log  c<n> (context files) and disk<n>, until it ends
  *
  * Nothing a user sends is run, unpacked or used as a path on the host: instructions run in a
  * machine without a record (as bakes do, so the next start removes it), files go in through the
  * guest's agent. After each RUN, COPY and ADD the machine is saved as a step (TEMPLATE_STEP and a
  * digest over the tenant, the base, and every instruction and file so far): what did not change is
  * not done again. What came of the last step is the template's bake, see core/template.h: its
- * machine is as warm as that of its base, and of the same size.
+ * machine is as warm as that of its base. Memory of another size means a fresh boot in the end.
  *
  * A build that was not done when we ended is failed after the next start.
  */
