@@ -145,6 +145,54 @@ static void too_much_is_refused(void **state)
 	free(text);
 }
 
+/* As they are found in the world, shortened. */
+static void real_shapes_are_understood(void **state)
+{
+	static const struct {
+		const char *text;
+		size_t stages, steps;
+	} real[] = {
+	    {"FROM python:3.11-slim\nENV PYTHONUNBUFFERED=1 \\\n    PIP_NO_CACHE_DIR=off\nWORKDIR "
+	     "/app\n"
+	     "COPY requirements.txt ./\nRUN --mount=type=cache,target=/root/.cache pip install -r "
+	     "requirements.txt\nCOPY . .\nEXPOSE 8000/tcp\nHEALTHCHECK --interval=5m --timeout=3s "
+	     "CMD curl -f http://localhost/ || exit 1\nUSER 1000:1000\n"
+	     "CMD [\"gunicorn\", \"-b\", \"0.0.0.0:8000\", \"app:app\"]\n",
+	     1, 9},
+	    {"# syntax=docker/dockerfile:1.4\nARG GO=1.22\nFROM --platform=$BUILDPLATFORM "
+	     "golang:${GO} AS build\nWORKDIR /src\nCOPY go.* .\nRUN go mod download\nCOPY --link . "
+	     ".\nRUN CGO_ENABLED=0 go build -o /out/app ./cmd/...\nfrom build as test\nRUN go test "
+	     "./...\nFROM base\nCOPY --from=build --chown=nobody /out/app /usr/bin/app\n"
+	     "ENTRYPOINT [\"/usr/bin/app\"]\n",
+	     3, 8},
+	    {"FROM node:22 AS deps\nWORKDIR /app\nCOPY [\"package.json\", \"package-lock.json*\", "
+	     "\"./\"]\nRUN npm ci --omit=dev\n\nFROM deps AS build\nRUN npm ci && npm run build\n\n"
+	     "FROM node:22\nLABEL org.opencontainers.image.source=\"https://x\" \\\n      "
+	     "maintainer='me'\nCOPY --from=deps /app/node_modules ./node_modules\n"
+	     "COPY --from=1 /app/dist ./dist\nONBUILD RUN echo\nSTOPSIGNAL SIGTERM\nVOLUME "
+	     "[\"/data\"]\nCMD node dist/main.js\n",
+	     3, 11},
+	    {"FROM debian:12\nSHELL [\"/bin/bash\", \"-o\", \"pipefail\", \"-c\"]\nRUN set -eux; "
+	     "\\\n\tapt-get update; \\\n\t\\\n# a comment\n\tapt-get install -y "
+	     "--no-install-recommends \\\n\t\tca-certificates \\\n\t; \\\n\trm -rf "
+	     "/var/lib/apt/lists/*\nRUN <<-'EOT' bash -e\n\techo $HOME\n\tEOT\nCOPY <<EOF "
+	     "/etc/motd\nhello $USER\nEOF\n",
+	     1, 4},
+	    {"# escape=`\nFROM base\nRUN dir `\n  C:\\\nENV X=a\\b\n", 1, 2},
+	    {"\xef\xbb\xbf"
+	     "FROM base\nMAINTAINER me <me@x>\nADD https://x/y.tar.gz /y\nRUN echo "
+	     "'it''s \\' && echo \"a # b\"\n",
+	     1, 3},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(real); i++) {
+		AUTO(dockerfile_freep) struct dockerfile *d = parse(real[i].text);
+
+		assert_int_equal(d->nstages, real[i].stages);
+		assert_int_equal(d->nsteps, real[i].steps);
+	}
+}
+
 static const char *get(void *arg, const char *name)
 {
 	(void)arg;
@@ -199,6 +247,7 @@ int main(void)
 	    cmocka_unit_test(heredocs_are_read),
 	    cmocka_unit_test(what_is_wrong_is_named_with_its_line),
 	    cmocka_unit_test(too_much_is_refused),
+	    cmocka_unit_test(real_shapes_are_understood),
 	    cmocka_unit_test(variables_are_expanded),
 	};
 
