@@ -120,6 +120,16 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 	case SANDBOX_PAUSED:
 		if (sb->checkpointed)
 			sb->history_lost = "pandad was started anew";
+		/* The host went down when it had just been saved, or had just been woken: in both
+		 * cases that is the newest there is of it. */
+		if (!info.alive && saved(h, sb->id)) {
+			machine_remove(&h->machines, sb->machine, NULL);
+			settle_as(sb, SANDBOX_HIBERNATED);
+			log_info("finished a hibernation that was not on record sandbox=%s",
+			         sb->id);
+			t->finished++;
+			return;
+		}
 		if (!info.alive || sandbox_watch(sb, info.pid) < 0) {
 			fail(sb, gone, t);
 			return;
