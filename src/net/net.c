@@ -12,7 +12,7 @@
 
 enum {
 	READY_DEFAULT = 4,
-	CONNS_DEFAULT = 2048,
+	CONNS_DEFAULT = 512, /* each also has an entry in the host's table, which is one for all */
 	NAMES_PER_S_DEFAULT = 100,
 	RETRY_MS = 2000,
 	BREAKERS = 2, /* closing a tap waits for the kernel, some 30 ms */

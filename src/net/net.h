@@ -100,7 +100,7 @@ struct net_config {
 	const char
 	    *wan; /* interface that leads out; NULL: that of the default route, if there is one */
 	const char *nft;             /* path of the program; NULL: /usr/sbin/nft */
-	unsigned conns_max;          /* connections of a slot at once; 0: 2048 */
+	unsigned conns_max;          /* connections of a slot at once; 0: 512 */
 	uint64_t up_kbit, down_kbit; /* bandwidth of a slot; 0: unlimited */
 	unsigned names_per_s; /* questions of a slot per second; 0: 100, with a burst of five times
 	                         that */

@@ -18,7 +18,7 @@ enum {
 	TTL_TOLD_MAX_S = 300, /* guests ask again after this, so that we see what they use */
 	ASKS_MAX = 64,        /* questions of a slot under way */
 	DNS_CONNS_MAX = 8,    /* of a slot, over TCP */
-	RELAYS_MAX = 512,     /* of a slot */
+	RELAYS_MAX = 128,     /* of a slot; up to 1 MiB of socket buffers each (make.c) */
 	EVENTS_PER_S = 50,    /* of a slot, besides those the kernel limits */
 	EVENTS_BURST = 200,
 	/* What a slot's questions may carry outside: bits of names that were not in the cache. An

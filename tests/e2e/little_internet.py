@@ -310,6 +310,22 @@ class Attempts:
         self.held[key] = s
         return got.decode()
 
+    def echo(self, addr, port, n):
+        """Sends n bytes and reads them back: how many came."""
+        s = socket.create_connection((addr, port), 3)
+        s.sendall(b"GET /hold HTTP/1.0\r\n\r\n")
+        s.settimeout(10)
+        assert s.recv(4) == b"held"
+        got = 0
+        for at in range(0, n, 50000):
+            part = min(50000, n - at)
+            s.sendall(b"x" * part)
+            want = got + part
+            while got < want:
+                got += len(s.recv(65536))
+        s.close()
+        return got
+
     def hold_tls(self, key, addr, sni):
         ctx = ssl.create_default_context()
         ctx.check_hostname = False

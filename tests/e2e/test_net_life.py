@@ -309,6 +309,17 @@ def test_the_host_does_not_become_a_router(net, bed):
     sh(f"ip -n {net.internet} route del 10.9.0.0/24")
 
 
+def test_a_way_out_that_carries_less_is_no_hole(net, bed, guest):
+    """The host's interface has a smaller MTU than the guest's; large transfers in both directions, and no ICMP to help."""
+    sh(f"ip -n {net.host} link set up0 mtu 1300; ip -n {net.internet} link set down0 mtu 1300")
+    try:
+        g = guest("open")
+        assert g.attempt("fetch", WEB, 80, limit_s=1) > 1_000_000
+        assert g.attempt("echo", WEB, 80, 500_000) == 500_000
+    finally:
+        sh(f"ip -n {net.host} link set up0 mtu 1500; ip -n {net.internet} link set down0 mtu 1500")
+
+
 # Limits ----------------------------------------------------------------------------------------------------------------
 
 
