@@ -274,10 +274,11 @@ int nl_shape(struct mnl_socket *s, uint32_t index, uint64_t kbit)
 	/* A burst of 10 ms, but never less than two of the largest frames. */
 	uint64_t ms10 = MIN(bytes_s / 100, 1ul << 30);
 	uint32_t burst = (uint32_t)MAX(ms10, 131072ul);
+	uint64_t waiting = MIN(bytes_s / 20, 1ul << 28); /* 50 ms of it */
 	struct tc_tbf_qopt q = {
 	    .rate = {.rate = bytes_s > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes_s,
 	             .linklayer = TC_LINKLAYER_ETHERNET},
-	    .limit = burst + (uint32_t)MIN(bytes_s / 20, 1ul << 28), /* 50 ms may wait */
+	    .limit = burst + (uint32_t)waiting,
 	};
 	struct nlattr *opt;
 	struct nlmsghdr *h;

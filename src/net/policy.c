@@ -47,7 +47,7 @@ static int bad(struct err *e, const char *entry, const char *why)
 	size_t i;
 
 	/* The client sent it: only what is harmless to print is repeated. */
-	for (i = 0; entry[i] && i < sizeof(shown) - 1; i++)
+	for (i = 0; i < sizeof(shown) - 1 && entry[i]; i++)
 		shown[i] = entry[i] > ' ' && entry[i] < 127 && entry[i] != '"' ? entry[i] : '?';
 	shown[i] = '\0';
 	return err_set(e, EINVAL, "bad_egress", "egress entry \"%s\": %s", shown, why);

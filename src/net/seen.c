@@ -126,13 +126,13 @@ void seen_refill(struct net_slot *s, struct nl_batch *b)
 	for (size_t i = 0; i < s->n_seen; i++) {
 		struct seen *e = &s->seen[i];
 		uint16_t ports[POLICY_PORTS_MAX];
+		size_t n = policy_ports(s->policy, e->name, ports);
 
 		/* A connection may be older than the answer it began with: it gets a moment to show
 		 * itself. */
 		e->until_ms = MAX(e->until_ms, now + SEEN_GRACE_S * 1000);
 		if (s->policy->mode == NET_LIST)
-			put(b, e->addr, ports, policy_ports(s->policy, e->name, ports), false,
-			    e->until_ms - now);
+			put(b, e->addr, ports, n, false, e->until_ms - now);
 	}
 }
 
