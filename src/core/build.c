@@ -58,7 +58,8 @@ static void clean_dir(int builds, const char *id, bool all)
 	struct dirent *de;
 
 	while (d && (de = readdir(d)))
-		if (all || (strcmp(de->d_name, "build.json") && strcmp(de->d_name, "log")))
+		if (all ||
+		    (strcmp(de->d_name, "build.json") != 0 && strcmp(de->d_name, "log") != 0))
 			unlinkat(dirfd(d), de->d_name, 0);
 	if (all)
 		unlinkat(builds, id, AT_REMOVEDIR);
@@ -753,7 +754,7 @@ bool build_cancel(struct builds *bs, const char *tenant, const char *id)
 	struct build *b = bs->newest;
 	struct err e;
 
-	while (b && (strcmp(b->info.id, id) || strcmp(b->info.tenant, tenant)))
+	while (b && (strcmp(b->info.id, id) != 0 || strcmp(b->info.tenant, tenant) != 0))
 		b = b->next;
 	if (!b)
 		return false;
