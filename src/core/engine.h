@@ -69,6 +69,9 @@ struct engine_image {
 		.state = -1 \
 	}
 
+/* A directory in a machine's directory: for the layers of its disks, maybe on another file system. */
+#define ENGINE_DISKS "disks"
+
 /* In a machine's directory from before a snapshot until its books are written. */
 #define ENGINE_UNBOOKED "snapshot.map"
 
@@ -85,7 +88,7 @@ int engine_image_cold(uint64_t memory_size, const char *root, const char *upper,
 /* A running machine. Closing this does not stop it: it lives in its own process. */
 struct engine_machine {
 	char id[ENGINE_ID_MAX + 1];
-	int dirfd; /* its directory: control, agent (sockets), console.log, disk<d>-<layer> */
+	int dirfd; /* its directory: control, agent (sockets), console.log, disks/disk<d>-<layer> */
 	pid_t pid;
 	int pidfd;
 	struct engine_image image; /* what its newest layers stand on; image.state is -1 */

@@ -598,6 +598,7 @@ int host_open(struct loop *l, struct engine *engine, const struct host_config *c
               struct err *e)
 {
 	struct host *h = calloc(1, sizeof(*h));
+	char path[PATH_MAX];
 	int r;
 
 	if (!h)
@@ -632,6 +633,9 @@ int host_open(struct loop *l, struct engine *engine, const struct host_config *c
 		r = events_open(&h->events, h->db, e);
 	if (r == 0)
 		r = machines_open(&h->machines, engine, c->run_dir, e);
+	snprintf(path, sizeof(path), "%s/disks", c->data_dir);
+	if (r == 0)
+		r = machines_disks(&h->machines, path, e);
 	if (r == 0)
 		r = templates_open(h, &h->templates, e);
 	if (r == 0)

@@ -40,7 +40,7 @@ int machines_open(struct machines *ms, struct engine *engine, const char *run_di
 {
 	char path[PATH_MAX];
 
-	*ms = (struct machines){.engine = engine, .dir = -1};
+	*ms = (struct machines){.engine = engine, .dir = -1, .disks = -1};
 	snprintf(path, sizeof(path), "%s/machines", run_dir);
 	if (mkdir(path, 0700) < 0 && errno != EEXIST)
 		return err_set(e, errno, "run_dir", "cannot make %s: %s", path, strerror(errno));
@@ -53,7 +53,9 @@ int machines_open(struct machines *ms, struct engine *engine, const char *run_di
 void machines_close(struct machines *ms)
 {
 	closep(&ms->dir);
-	ms->dir = -1;
+	closep(&ms->disks);
+	free(ms->disks_path);
+	*ms = (struct machines){.engine = ms->engine, .dir = -1, .disks = -1};
 }
 
 void machine_new_id(char ret[ENGINE_ID_MAX + 1])
@@ -631,38 +633,105 @@ static int introduce(int dir, const struct engine_machine *em, const struct mach
 /* --- life ----------------------------------------------------------------------------------------
  */
 
-static int remove_dir(int parent, const char *name)
+/* Files only. Removing what is not there is fine. */
+static int empty_dir(int fd)
 {
 	autoclosedir DIR *d = NULL;
-	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	struct dirent *de;
 
-	if (fd < 0)
-		return errno == ENOENT ? 0 : -errno;
-	d = fdopendir(fd);
+	fd = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	d = fd < 0 ? NULL : fdopendir(fd);
 	if (!d) {
-		close(fd);
-		return -ENOMEM;
+		int r = -errno;
+
+		closep(&fd);
+		return r;
 	}
 	while ((de = readdir(d)))
 		if (strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0 &&
-		    unlinkat(fd, de->d_name, 0) < 0)
+		    unlinkat(fd, de->d_name, 0) < 0 && errno != ENOENT)
 			return -errno;
-	return unlinkat(parent, name, AT_REMOVEDIR) < 0 ? -errno : 0;
+	return 0;
+}
+
+static int remove_flat(int parent, const char *name)
+{
+	autoclose int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	int r;
+
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	r = empty_dir(fd);
+	if (r == 0 && unlinkat(parent, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+		r = -errno;
+	return r;
+}
+
+/* Its disks first: when they are gone and it is not, whoever comes next tries again. */
+static int remove_dir(struct machines *ms, const char *id)
+{
+	autoclose int fd = openat(ms->dir, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	int r = 0;
+
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (ms->disks >= 0)
+		r = remove_flat(ms->disks, id);
+	if (r == 0 && unlinkat(fd, ENGINE_DISKS, 0) < 0) /* a link */
+		r = errno == ENOENT ? 0 : remove_flat(fd, ENGINE_DISKS);
+	return r < 0 ? r : remove_flat(ms->dir, id);
+}
+
+int machines_disks(struct machines *ms, const char *path, struct err *e)
+{
+	autoclosedir DIR *d = NULL;
+	struct dirent *de;
+	char real[PATH_MAX];
+
+	if ((mkdir(path, 0700) < 0 && errno != EEXIST) || !realpath(path, real) ||
+	    (ms->disks = open(real, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
+	    !(ms->disks_path = strdup(real)) || !(d = opendir(real)))
+		return err_set(e, errno, "data_dir", "cannot use %s: %s", path, strerror(errno));
+	while ((de = readdir(d)))
+		if (id_valid(de->d_name) && faccessat(ms->dir, de->d_name, F_OK, 0) < 0)
+			remove_flat(ms->disks, de->d_name);
+	return 0;
+}
+
+static int make_disks(struct machines *ms, const char *id)
+{
+	autoclose int fd = openat(ms->dir, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	char path[PATH_MAX];
+
+	if (fd < 0)
+		return -errno;
+	if (ms->disks < 0)
+		return mkdirat(fd, ENGINE_DISKS, 0700) < 0 ? -errno : 0;
+	snprintf(path, sizeof(path), "%s/%s", ms->disks_path, id);
+	return mkdirat(ms->disks, id, 0700) < 0 || symlinkat(path, fd, ENGINE_DISKS) < 0 ? -errno
+	                                                                                 : 0;
 }
 
 static int make_dir(struct machines *ms, const char *id, struct err *e)
 {
+	int r;
+
 	if (!id_valid(id))
 		return err_set(
 		    e, EINVAL, "bad_id",
 		    "'%.40s' is no machine id: letters a-z, digits, '_' and '-' make one", id);
-	if (mkdirat(ms->dir, id, 0700) == 0)
+	if (mkdirat(ms->dir, id, 0700) < 0)
+		return errno == EEXIST
+		           ? err_set(e, EEXIST, "machine_exists", "there is a machine %s already",
+		                     id)
+		           : err_set(e, errno, "machine_dir", "cannot make a directory for %s: %s",
+		                     id, strerror(errno));
+	r = make_disks(ms, id);
+	if (r == 0)
 		return 0;
-	if (errno == EEXIST)
-		return err_set(e, EEXIST, "machine_exists", "there is a machine %s already", id);
-	return err_set(e, errno, "machine_dir", "cannot make a directory for %s: %s", id,
-	               strerror(errno));
+	remove_dir(ms, id);
+	return err_set(e, -r, "machine_dir", "cannot make a directory for the disks of %s: %s", id,
+	               strerror(-r));
 }
 
 int machine_prepare(struct machines *ms, const char *id, struct err *e)
@@ -673,7 +742,7 @@ int machine_prepare(struct machines *ms, const char *id, struct err *e)
 		return r;
 	r = ms->engine->prepare(ms->engine, id, e);
 	if (r < 0)
-		unlinkat(ms->dir, id, AT_REMOVEDIR);
+		remove_dir(ms, id);
 	return r;
 }
 
@@ -712,7 +781,7 @@ int machine_start_guest(struct machines *ms, struct engine_start *s, const char 
 	            : ms->engine->start(ms->engine, s, &m, e);
 	if (r < 0) {
 		ms->engine->forget(ms->engine, s->id);
-		remove_dir(ms->dir, s->id);
+		remove_dir(ms, s->id);
 		return r;
 	}
 	mine.pid = m.pid;
@@ -771,7 +840,8 @@ int machine_snapshot_with(struct machines *ms, const char *id,
 	r = at_rest ? snapshot_at_rest(ms, &m, at_rest, arg, &image, info, e)
 	            : ms->engine->snapshot(ms->engine, &m, &image, info, e);
 	if (r == -EBUSY)
-		return r; /* done, but not sealed: whoever adopts it next books what the machine says */
+		return r; /* done, but not sealed: whoever adopts it next books what the machine
+		             says */
 	if (r < 0) {
 		write_book(m.dirfd, &m, &mi); /* it may have dropped layers */
 		unlinkat(m.dirfd, ENGINE_UNBOOKED, 0);
@@ -799,7 +869,7 @@ int machine_remove(struct machines *ms, const char *id, struct err *e)
 	r = ms->engine->stop(ms->engine, id, info.alive ? info.pid : -1, e);
 	if (r < 0)
 		return r;
-	r = remove_dir(ms->dir, id);
+	r = remove_dir(ms, id);
 	if (r < 0)
 		return err_set(e, -r, "machine_dir", "cannot remove the directory of %s: %s", id,
 		               strerror(-r));

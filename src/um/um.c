@@ -67,7 +67,7 @@ struct um {
 /* Files that say what a machine has besides its fds: names within its directory. */
 static void disk_name(char buf[32], size_t disk, size_t layer)
 {
-	snprintf(buf, 32, "disk%zu-%zu", disk, layer);
+	snprintf(buf, 32, ENGINE_DISKS "/disk%zu-%zu", disk, layer);
 }
 
 static uint64_t pages_of(uint64_t bytes)

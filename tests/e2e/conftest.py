@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from server import BUILD, Pandad
+from server import BUILD, RUN, Pandad
 
 TOP = Path(__file__).resolve().parents[2]
 GUEST = TOP / "tests" / "guest"
@@ -236,6 +236,7 @@ def sweep_stale():
                 if not os.path.exists(f"/proc/{group.name.split('-')[1]}"):
                     stale = Pandad(home / "stale", templates=())
                     stale.group = group.name
+                    stale.run = RUN / group.name
                     stale.scrub()
             for run in [m.parent for m in home.glob("*/machines")]:
                 Panda(home, run.name).sweep()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 CGROUPS = Path("/sys/fs/cgroup")
+RUN = Path("/dev/shm")  # in memory, as /run is where pandad lives by default
 sys.path.insert(0, str(TOP / "sdk/python/src"))
 BUILD = Path(os.environ.get("PANDA_BUILD", TOP / "build"))
 
@@ -44,9 +45,9 @@ class Pandad:
     def __init__(self, home, templates=("base",), bakes=None, **config):
         self.home = Path(home)
         self.home.mkdir(parents=True, exist_ok=True)
-        self.data, self.run = self.home / "data", self.home / "run"
         self.port = free_port()
         self.group = f"pandae2e-{os.getpid()}-{self.port}"
+        self.data, self.run = self.home / "data", RUN / self.group
         self.key = None
         self.process = None
         self.log = self.home / "log"
@@ -244,4 +245,5 @@ class Pandad:
                         d.rmdir()
                     except OSError:
                         pass
+        shutil.rmtree(self.run, ignore_errors=True)
         shutil.rmtree(self.home, ignore_errors=True)
