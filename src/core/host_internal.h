@@ -131,6 +131,8 @@ int volume_sources(struct host *h, const struct sandbox *sb, struct volume_sourc
 /* A child's private copies; the parent must stand still. For the pool: blocks, reads no records. */
 int volume_clone_all(struct host *h, const struct volume_sources *from, const char *clone_for,
                      struct err *e);
+/* They are on disk as they are now. For the pool. */
+int volume_sync_all(const struct volume_sources *from, struct err *e);
 /* Removes a sandbox's private copies, if it had any. */
 void volume_drop_clones(struct host *h, const char *sandbox_id);
 int volumes_recover(struct host *h, struct err *e);

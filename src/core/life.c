@@ -94,9 +94,10 @@ struct life {
 	void *arg;
 	const char *why;
 	uint64_t asked_ns;
-	struct start_job job; /* create, wake */
-	json_t *paths;        /* volumes: keeps what the job's point into */
-	bool settle;          /* kill: the guest can still be asked */
+	struct start_job job;           /* create, wake */
+	json_t *paths;                  /* volumes: keeps what the job's point into */
+	struct volume_sources *sources; /* hibernate: to be synced */
+	bool settle;                    /* kill: the guest can still be asked */
 	int r;
 	struct err err;
 };
@@ -135,6 +136,7 @@ static void life_end(struct life *l, const struct err *e)
 	op_end(&l->op);
 	start_job_fini(&l->job);
 	json_decref(l->paths);
+	free(l->sources);
 	free(l);
 }
 
@@ -482,6 +484,8 @@ static void hibernate_work(void *arg)
 	if (r == 0)
 		r = machine_snapshot(&h->machines, l->job.machine, &image, NULL, &l->err);
 	fault_at("hibernate.sealed");
+	if (r == 0 && l->sources)
+		r = volume_sync_all(l->sources, &l->err);
 	if (r == 0)
 		r = machine_save(&h->machines, &image, &h->store, id, l->job.id, &l->err);
 	fault_at("hibernate.saved");
@@ -550,6 +554,12 @@ static void hibernate_begin(struct op *op)
 		return;
 	}
 	fault_at("hibernate.recorded");
+	if (json_array_size(sb->spec.volumes) >
+	    0) { /* what sleeps on disk counts on them as they are */
+		l->sources = malloc(sizeof(*l->sources));
+		if (l->sources && volume_sources(l->host, sb, l->sources, NULL) < 0)
+			l->sources->n = 0;
+	}
 	link_drop(sb); /* its calls end here: they could not be carried over */
 	start_job_name(&l->job, sb);
 	run(l, hibernate_work, hibernate_done);

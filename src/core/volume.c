@@ -424,6 +424,19 @@ int volume_clone_all(struct host *h, const struct volume_sources *from, const ch
 	return 0;
 }
 
+int volume_sync_all(const struct volume_sources *from, struct err *e)
+{
+	for (size_t i = 0; i < from->n; i++) {
+		autoclose int fd =
+		    from->path[i][0] ? open(from->path[i], O_RDONLY | O_CLOEXEC) : -1;
+
+		if (fd >= 0 && fdatasync(fd) < 0)
+			return err_set(e, errno, "disk_full", "cannot sync %s: %s", from->path[i],
+			               strerror(errno));
+	}
+	return 0;
+}
+
 int volume_sources(struct host *h, const struct sandbox *sb, struct volume_sources *ret,
                    struct err *e)
 {
