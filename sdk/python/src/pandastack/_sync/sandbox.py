@@ -808,6 +808,20 @@ class Sandbox:
 
     # Network
 
+    def set_egress(self, allowlist: Optional[Sequence[str]] = None) -> Dict[str, Any]:
+        """What it may reach from now on: names, *.names, name:port, addresses, CIDRs; [] is nothing, None the host's default.
+
+        Connections that are no longer allowed are cut. Answers what egress() does.
+        """
+        body: Dict[str, Any] = {"egress": "open"} if allowlist is None else {"egress_allowlist": list(allowlist)}
+        r = self._transport.request("PATCH", self._path + "/egress", json=body)
+        return dict(r.json())
+
+    def egress(self) -> Dict[str, Any]:
+        """What it may reach, its address on the host, and what it sent, received and was refused."""
+        r = self._transport.request("GET", self._path + "/egress")
+        return dict(r.json())
+
     def ports(self) -> List[Port]:
         """What listens in it, and what was declared."""
         r = self._transport.request("GET", self._path + "/ports")
