@@ -144,6 +144,16 @@ def test_answers_are_as_described(pandad):
     t = d.do("POST", "/v1/me/tokens", {"label": "x", "scopes": ["sandbox"], "quota": {"sandboxes": 1}})
     d.do("DELETE", f"/v1/me/tokens/{t['prefix']}")
     d.do("POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "ping"})
+    u = "/v1/sandboxes/" + d.do("POST", "/v1/sandboxes", {"template": "base", "checkpoints": "auto"})["id"]
+    point = d.do("POST", f"{u}/checkpoints", {"name": "x"})
+    d.do("GET", f"{u}/checkpoints")
+    d.do("POST", f"{u}/rewind", {"to": "x"})
+    d.do("GET", f"{u}/diff?from={point['id']}&unified=1")
+    raced = d.do("POST", f"{u}/race", {"commands": ["true", "false"]})
+    d.do("POST", f"{u}/merge", {"child": raced["winner"]["id"], "dry_run": True})
+    d.do("DELETE", f"/v1/sandboxes/{raced['winner']['id']}")
+    d.do("DELETE", f"{u}/checkpoints/x")
+    d.do("DELETE", u)
     d.do("DELETE", f"/v1/snapshots/{snap['id']}")
     d.do("DELETE", s)
 
