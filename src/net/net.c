@@ -46,6 +46,7 @@ static void slot_unlink(struct net_slot *s)
 struct net_job {
 	struct net *net;
 	struct net_slot *slot;
+	bool making;
 	struct net_job *next, **prev;
 };
 
@@ -159,9 +160,12 @@ static void job_made(void *arg)
 		slot_link(&n->ready, s);
 		n->n_ready++;
 	} else {
-		/* -EEXIST: somebody else on this host sits there; the place stays taken, the next
-		 * is tried. */
-		if (s->error != -EEXIST) {
+		if (s->place_lost) {
+			/* It was adopted meanwhile, and is nothing we could make. */
+		} else if (s->error == -EEXIST) {
+			/* Somebody else on this host sits there: the next is tried. */
+			range_foreign(n->range, s->place);
+		} else {
 			range_put(n->range, s->place);
 			n->last_error = s->error;
 			memcpy(n->last_why, s->why, sizeof(n->last_why));
@@ -196,6 +200,8 @@ static int make_one(struct net *n)
 	                             .up_kbit = n->config.up_kbit,
 	                             .down_kbit = n->config.down_kbit};
 	j = job_new(n, s);
+	if (j)
+		j->making = true;
 	r = j ? pool_submit(n->maker, job_make, job_made, j) : -ENOMEM;
 	if (r < 0) {
 		if (j)
@@ -223,10 +229,17 @@ static void make_more(struct net *n)
 		loop_timer_set(n->loop, &n->retry, n->retry_ms);
 		return;
 	}
-	while (n->n_ready + n->n_making < n->config.ready)
-		if (make_one(n) < 0)
-			break; /* all places taken, or no memory: the next one that comes back asks
-			          again */
+	while (n->n_ready + n->n_making < n->config.ready) {
+		if (make_one(n) == 0)
+			continue;
+		/* All places are taken, or there is no memory: the next one that comes back asks
+		 * again. Others on this host may have left theirs. */
+		if (now < n->foreign_ms || !range_retry(n->range))
+			break;
+		n->foreign_ms = now + RETRY_MS;
+	}
+	if (now < n->foreign_ms && n->n_ready + n->n_making < n->config.ready)
+		loop_timer_set(n->loop, &n->retry, n->foreign_ms);
 }
 
 /* "nameserver" lines. What is not IPv4 is passed over: the host may have an IPv6 resolver beside
@@ -547,6 +560,23 @@ void net_wait_cancel(struct net *n, struct net_wait *w)
 	w->prev = NULL;
 }
 
+/* Who makes slots may be trying this very place: it will find that it is taken. */
+static int claim(struct net *n, uint32_t place)
+{
+	struct net_job *j;
+	int r = range_claim(n->range, place);
+
+	if (r != -EBUSY)
+		return r;
+	for (j = n->jobs; j; j = j->next) {
+		if (j->making && j->slot->place == place && !j->slot->place_lost) {
+			j->slot->place_lost = true;
+			return 0;
+		}
+	}
+	return r;
+}
+
 int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct net_slot **ret,
               struct err *e)
 {
@@ -565,7 +595,7 @@ int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct 
 	}
 	r = range_find(n->range, inner, &s->place);
 	if (r == 0)
-		r = range_claim(n->range, s->place);
+		r = claim(n, s->place);
 	if (r < 0) {
 		s->kit.tap = -1; /* still the caller's */
 		make_close(&s->kit);

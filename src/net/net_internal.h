@@ -44,6 +44,7 @@ struct net_slot {
 	struct net *net;
 	struct net_slot *next, **prev; /* ready or used */
 	uint32_t place;
+	bool place_lost; /* adopted while we tried to make it: no longer ours */
 	struct make_plan plan;
 	struct make_kit kit;
 	char why[MAKE_WHY];
@@ -82,7 +83,8 @@ struct net {
 	struct net_job *jobs;
 	int last_error;
 	char last_why[MAKE_WHY];
-	uint64_t retry_ms; /* after a failure nothing is made before this */
+	uint64_t retry_ms;   /* after a failure nothing is made before this */
+	uint64_t foreign_ms; /* places of others are not tried again before this */
 	struct loop_timer retry;
 	struct loop_defer tell;
 	struct net_wait *waits, **waits_tail;

@@ -7,8 +7,8 @@
 
 enum {
 	USED = 1,
-	QUEUED =
-	    2, /* has an entry in the ring; a claimed place keeps its entry until it comes up */
+	QUEUED = 2,  /* is in the ring; a claimed place stays there until it comes up */
+	FOREIGN = 4, /* and USED */
 };
 
 struct range {
@@ -80,11 +80,35 @@ int range_claim(struct range *r, uint32_t i)
 {
 	if (i >= r->total)
 		return -ERANGE;
+	if (r->state[i] & FOREIGN) {
+		r->state[i] &= (uint8_t)~FOREIGN;
+		return 0;
+	}
 	if (r->state[i] & USED)
 		return -EBUSY;
 	r->state[i] |= USED;
 	r->used++;
 	return 0;
+}
+
+void range_foreign(struct range *r, uint32_t i)
+{
+	assert(i < r->total && r->state[i] & USED);
+	r->state[i] |= FOREIGN;
+}
+
+uint32_t range_retry(struct range *r)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < r->total; i++) {
+		if (!(r->state[i] & FOREIGN))
+			continue;
+		r->state[i] &= (uint8_t)~FOREIGN;
+		range_put(r, i);
+		n++;
+	}
+	return n;
 }
 
 void range_put(struct range *r, uint32_t i)

@@ -24,6 +24,13 @@ int range_get(struct range *r, uint32_t *ret);
 int range_claim(struct range *r, uint32_t i); /* this one: -EBUSY, -ERANGE */
 void range_put(struct range *r, uint32_t i);  /* must be in use */
 
+/*
+ * In use here, but by somebody else on this host: it is not handed out, but it can be claimed (a
+ * slot that will be adopted is such a one). range_retry() puts all of them back, and says how many.
+ */
+void range_foreign(struct range *r, uint32_t i);
+uint32_t range_retry(struct range *r);
+
 uint32_t range_total(const struct range *r);
 uint32_t range_used(const struct range *r);
 uint32_t range_base(const struct range *r); /* host byte order */

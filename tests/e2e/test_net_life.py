@@ -409,6 +409,46 @@ def test_a_killed_daemon_leaves_running_machines_and_nothing_else(net, bed, gues
     assert sh(f"ip netns exec {net.host} cat /proc/sys/net/ipv4/conf/up0/forwarding").strip() == "0"
 
 
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_all_are_adopted_whatever_was_prepared_before(net, bed, when):
+    """The next daemon begins to prepare slots at once, at the very places that machines still have."""
+    guests = []
+    for i in range(4):
+        bed.do("ready 1")
+        bed.do(f"take m{i} open")
+        guests.append(Guest(net, bed, f"m{i}"))
+        assert guests[i].attempt("hold", "web", WEB, 80) == "held"
+    bed.end(signal.SIGKILL)
+    b = net.bed(3)
+    if when == "later":
+        b.do("ready 3")
+    got = [b.do(f"adopt m{i} {g.machine} open")[1] for i, g in enumerate(guests)]
+    assert len(set(got)) == 4
+    b.do("ready 3")
+    for i in range(3):
+        got.append(b.do(f"take n{i} open")[1])
+    assert len(set(got)) == 7
+    for i, g in enumerate(guests):
+        assert g.attempt("poke", "web") == "ping"
+        assert g.attempt("name", "web.example") == WEB
+        g.close()
+        b.do(f"return m{i}")
+    b.end()
+
+
+def test_places_of_others_are_found_again_when_they_left(net):
+    a = net.bed(2, DNS, "10.203.0.0/28")
+    a.do("ready 2")
+    b = net.bed(2, DNS, "10.203.0.0/28")
+    b.do("ready 2")
+    for i in range(2):
+        b.do(f"take b{i} open")
+    assert b.refused("take more open").startswith("net_")
+    a.end()
+    wait_for("places to be found", lambda: b.numbers("stats")["ready"] == 2)
+    b.end()
+
+
 def test_places_come_back(net):
     b = net.bed(2, DNS, "10.202.0.0/28")  # four places
     b.do("ready 2")

@@ -78,6 +78,29 @@ static void a_claimed_place_is_given_to_nobody_until_it_is_back(void **state)
 	range_free(r);
 }
 
+static void a_place_of_others_can_be_claimed_or_tried_again(void **state)
+{
+	struct range *r;
+	uint32_t i;
+
+	assert_int_equal(range_new("10.200.0.0/28", &r), 0);
+	for (uint32_t n = 0; n < 4; n++) {
+		assert_int_equal(range_get(r, &i), 0);
+		assert_int_equal(i, n);
+	}
+	range_foreign(r, 1);
+	range_foreign(r, 2);
+	assert_int_equal(range_get(r, &i), -ENOSPC);
+	assert_int_equal(range_claim(r, 1), 0);
+	assert_int_equal(range_claim(r, 1), -EBUSY);
+	assert_int_equal(range_used(r), 4);
+	assert_int_equal(range_retry(r), 1);
+	assert_int_equal(range_retry(r), 0);
+	assert_int_equal(range_get(r, &i), 0);
+	assert_int_equal(i, 2);
+	range_free(r);
+}
+
 static void addresses_of_a_place_lead_back_to_it(void **state)
 {
 	struct range *r;
@@ -175,6 +198,7 @@ int main(void)
 	    cmocka_unit_test(all_16384_are_handed_out_and_come_back_and_again),
 	    cmocka_unit_test(a_place_is_reused_as_late_as_possible),
 	    cmocka_unit_test(a_claimed_place_is_given_to_nobody_until_it_is_back),
+	    cmocka_unit_test(a_place_of_others_can_be_claimed_or_tried_again),
 	    cmocka_unit_test(addresses_of_a_place_lead_back_to_it),
 	    cmocka_unit_test(what_is_no_pool_is_refused),
 	    cmocka_unit_test(closed_ranges_are_closed_to_their_last_address),
