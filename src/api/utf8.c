@@ -6,6 +6,8 @@
  * Length of the character at p when it is whole and good. 0: more bytes are needed. Negative: the
  * first -n bytes are no beginning of a character.
  */
+static const char replacement[3] = {'\xef', '\xbf', '\xbd'}; /* U+FFFD */
+
 static int look(const uint8_t *p, size_t n)
 {
 	uint8_t low = 0x80, high = 0xbf;
@@ -63,7 +65,7 @@ size_t utf8_valid(const void *bytes, size_t n)
 
 static size_t put_bad(char *out)
 {
-	memcpy(out, "\xef\xbf\xbd", 3);
+	memcpy(out, replacement, sizeof(replacement));
 	return 3;
 }
 
