@@ -2,12 +2,12 @@
 
 #include <string.h>
 
+static const char replacement[3] = {'\xef', '\xbf', '\xbd'}; /* U+FFFD */
+
 /*
  * Length of the character at p when it is whole and good. 0: more bytes are needed. Negative: the
  * first -n bytes are no beginning of a character.
  */
-static const char replacement[3] = {'\xef', '\xbf', '\xbd'}; /* U+FFFD */
-
 static int look(const uint8_t *p, size_t n)
 {
 	uint8_t low = 0x80, high = 0xbf;
