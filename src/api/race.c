@@ -79,6 +79,7 @@ static json_t *outcome_json(const struct racer *x, size_t i)
 static void finish(struct race *r, struct racer *winner)
 {
 	struct sandbox *sb = winner ? host_find(r->host, NULL, winner->id) : NULL;
+	size_t won = winner ? (size_t)(winner - r->racer) : r->n;
 	json_t *outcomes = json_array(), *j;
 
 	r->over = true;
@@ -86,11 +87,11 @@ static void finish(struct race *r, struct racer *winner)
 	for (size_t i = 0; i < r->n; i++) {
 		struct racer *x = &r->racer[i];
 
-		if (x == winner)
+		if (i == won)
 			x->state = "won";
 		else if (x->run)
 			x->state = "killed";
-		if (x != winner)
+		if (i != won)
 			drop(x, "it lost a race");
 		json_array_append_new(outcomes, outcome_json(x, i));
 	}

@@ -69,7 +69,8 @@ struct engine_image {
 		.state = -1 \
 	}
 
-/* A directory in a machine's directory: for the layers of its disks, maybe on another file system. */
+/* A directory in a machine's directory: for the layers of its disks, maybe on another file system.
+ */
 #define ENGINE_DISKS "disks"
 
 /* In a machine's directory from before a snapshot until its books are written. */
@@ -110,7 +111,7 @@ void engine_machine_fini(struct engine_machine *m);
 struct engine_start {
 	const char *id;
 	const char *hostname; /* what its guest is called; NULL: as its id */
-	int dirfd; /* empty directory for it; borrowed */
+	int dirfd;            /* empty directory for it; borrowed */
 	const struct engine_image *image;
 	uint64_t memory_limit;    /* of the whole machine process; 0: its size and some room */
 	unsigned cpu_max_percent; /* 0: no limit */
@@ -120,9 +121,10 @@ struct engine_start {
 	bool prepared; /* machine_start(): its directory is there, by machine_prepare() */
 	struct engine_volume volumes[ENGINE_VOLUMES_MAX]; /* fds are borrowed */
 	/*
-	 * The tap behind the guest's eth0 (IFF_TAP, IFF_NO_PI, IFF_VNET_HDR with 10 bytes), borrowed;
-	 * 0 or -1: none, and eth0 has no carrier. It is part of no snapshot: each life has its own
-	 * or none, and connections of an earlier one that went outside end with ECONNRESET.
+	 * The tap behind the guest's eth0 (IFF_TAP, IFF_NO_PI, IFF_VNET_HDR with 10 bytes),
+	 * borrowed; 0 or -1: none, and eth0 has no carrier. It is part of no snapshot: each life
+	 * has its own or none, and connections of an earlier one that went outside end with
+	 * ECONNRESET.
 	 */
 	int net_fd;
 };

@@ -17,15 +17,15 @@
 struct machines {
 	struct engine *engine; /* borrowed */
 	int dir;               /* <run>/machines */
-	int disks;        /* a directory for their disks; -1: each has them in its own */
-	char *disks_path; /* the same, by name */
+	int disks;             /* a directory for their disks; -1: each has them in its own */
+	char *disks_path;      /* the same, by name */
 };
 
 /* Makes the directory when it is missing. */
 int machines_open(struct machines *ms, struct engine *engine, const char *run_dir, struct err *e);
 /*
- * Disks of machines are made there from now on, in a directory each: what a guest writes belongs on a
- * disk, while the run directory may be in memory. Clears what machines left that are no more.
+ * Disks of machines are made there from now on, in a directory each: what a guest writes belongs on
+ * a disk, while the run directory may be in memory. Clears what machines left that are no more.
  */
 int machines_disks(struct machines *ms, const char *path, struct err *e);
 void machines_close(struct machines *ms);

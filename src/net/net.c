@@ -288,6 +288,7 @@ static int open_all(struct net *n, const struct net_config *c, struct err *e)
 {
 	const char *pool = c->pool ? c->pool : "10.200.0.0/16";
 	char why[MAKE_WHY] = "";
+	uint32_t first, last;
 	int r;
 
 	r = range_new(pool, &n->range);
@@ -298,11 +299,15 @@ static int open_all(struct net *n, const struct net_config *c, struct err *e)
 		    RANGE_PREFIX_MIN, RANGE_PREFIX_MAX);
 	if (r < 0)
 		return err_set(e, -r, "no_memory", "out of memory");
-	if (range_base(n->range) >> 30 == 2 && (range_base(n->range) & 0xfff00000) == 0xac100000 &&
-	    range_base(n->range) <= (uint32_t)GUEST_ADDR &&
-	    range_base(n->range) + 4 * range_total(n->range) > (uint32_t)GATEWAY_ADDR)
+	first = range_base(n->range);
+	last = first + 4 * (range_total(n->range) - 1) + 3;
+	if (first <= (uint32_t)GUEST_ADDR && last >= (uint32_t)GATEWAY_ADDR)
 		return err_set(e, EINVAL, "bad_config",
 		               "address pool '%s' contains 172.31.255.0/30, which guests use",
+		               pool);
+	if (!addr_closed(first) || !addr_closed(last))
+		return err_set(e, EINVAL, "bad_config",
+		               "address pool '%s' must be private, for example 10.200.0.0/16",
 		               pool);
 	if (c->wan && strlen(c->wan) >= sizeof(n->host.wan))
 		return err_set(e, EINVAL, "bad_config", "interface '%s' is no interface", c->wan);

@@ -26,7 +26,8 @@ struct db_row {
 	sqlite3_stmt *stmt;
 };
 
-/* Step n brings a file of version n to version n + 1. What is here has been released: add, never change. */
+/* Step n brings a file of version n to version n + 1. What is here has been released: add, never
+ * change. */
 static const char *const steps[] = {
     "CREATE TABLE tokens(hash TEXT PRIMARY KEY, prefix TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,"
     " label TEXT NOT NULL, scopes TEXT NOT NULL, quota TEXT NOT NULL, created_at INTEGER NOT NULL);"
@@ -52,8 +53,9 @@ static int fail(struct db *d, struct err *e, int rc)
 {
 	switch (rc & 0xff) {
 	case SQLITE_FULL:
-		return err_set(e, ENOSPC, "disk_full",
-		               "no space left for records: free some on the disk of the data directory");
+		return err_set(
+		    e, ENOSPC, "disk_full",
+		    "no space left for records: free some on the disk of the data directory");
 	case SQLITE_READONLY:
 		return err_set(e, EROFS, "disk_full",
 		               "the data directory is read-only: remount it, then try again");
@@ -108,8 +110,9 @@ int db_open(const char *path, struct db **ret, struct err *e)
 
 	if (!d)
 		return err_set(e, ENOMEM, "db_failed", "no memory");
-	rc = sqlite3_open_v2(path, &d->sqlite,
-	                     SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+	rc =
+	    sqlite3_open_v2(path, &d->sqlite,
+	                    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
 	if (rc == SQLITE_OK) {
 		sqlite3_busy_timeout(d->sqlite, BUSY_MS);
 		sqlite3_extended_result_codes(d->sqlite, 1);
@@ -164,9 +167,9 @@ static int bind(struct db *d, sqlite3_stmt *s, const char *types, va_list ap, st
 	int rc = SQLITE_OK;
 
 	for (int i = 0; types[i] && rc == SQLITE_OK; i++)
-		rc = types[i] == 't' ? sqlite3_bind_text(s, i + 1, va_arg(ap, const char *), -1,
-		                                         SQLITE_STATIC)
-		                     : sqlite3_bind_int64(s, i + 1, va_arg(ap, int64_t));
+		rc = types[i] == 't'
+		         ? sqlite3_bind_text(s, i + 1, va_arg(ap, const char *), -1, SQLITE_STATIC)
+		         : sqlite3_bind_int64(s, i + 1, va_arg(ap, int64_t));
 	return rc == SQLITE_OK ? 0 : fail(d, e, rc);
 }
 

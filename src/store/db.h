@@ -1,8 +1,9 @@
 /*
  * store/db.h - records that survive a restart: SQLite in WAL mode
- * Ids are text, times are integer epoch ms; SQL stays in what PostgreSQL understands, too. A committed
- * write survives kill -9 of this process; after a power cut the last moments may be missing, never
- * half of a statement. One thread at a time; db_checkpoint() has a connection of its own.
+ * Ids are text, times are integer epoch ms; SQL stays in what PostgreSQL understands, too. A
+ * committed write survives kill -9 of this process; after a power cut the last moments may be
+ * missing, never half of a statement. One thread at a time; db_checkpoint() has a connection of its
+ * own.
  *
  * Kinds of errors: disk_full (also a quota or a read-only disk: the text says which), db_failed,
  * exists (a key that is taken).

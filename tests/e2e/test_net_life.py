@@ -1,6 +1,7 @@
 """Slots live, change and end; names and hostile frames; in a little internet. See little_internet.py."""
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -478,7 +479,14 @@ def test_two_daemons_do_not_take_the_same_place(net):
 
 
 def test_what_is_missing_is_said(net):
-    import subprocess
     done = subprocess.run(["ip", "netns", "exec", net.host, "setpriv", "--bounding-set=-net_admin", "--inh-caps=-all", str(BED), "1"],
                           capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
     assert done.stdout.startswith("no net_unavailable"), done
+
+
+@pytest.mark.parametrize("pool, word", [("172.16.0.0/12", "which guests use"), ("172.31.255.0/28", "which guests use"), ("11.0.0.0/16", "private"),
+                                        ("10.200.0.0", "is not a network"), ("10.200.0.0/30", "is not a network")])
+def test_pools_that_cannot_be_are_refused(net, pool, word):
+    done = subprocess.run(["ip", "netns", "exec", net.host, str(BED), "1", DNS, pool], capture_output=True, text=True, timeout=20,
+                          stdin=subprocess.DEVNULL)
+    assert done.stdout.startswith("no bad_config") and word in done.stdout, done
