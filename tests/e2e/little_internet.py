@@ -142,12 +142,12 @@ class Server:
 
     def tls(self, port):
         s = self.listen(port, socket.SOCK_STREAM)
-        cert = Path(tempfile.mkdtemp(prefix="panda-tls.")) / "cert.pem"
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                        "-keyout", cert, "-out", str(cert) + ".crt", "-days", "2", "-subj", "/CN=example"],
-                       check=True, capture_output=True)
         ctx = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        ctx.load_cert_chain(str(cert) + ".crt", cert)
+        with tempfile.TemporaryDirectory(prefix="panda-tls.") as where:
+            key, cert = f"{where}/key", f"{where}/cert"
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                            "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=example"], check=True, capture_output=True)
+            ctx.load_cert_chain(cert, key)
         ctx.sni_callback = lambda sock, name, _: self.names.__setitem__(id(sock), name)
 
         def talk(raw):
