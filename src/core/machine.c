@@ -667,7 +667,10 @@ static int remove_flat(int parent, const char *name)
 	return r;
 }
 
-/* Its disks first: when they are gone and it is not, whoever comes next tries again. */
+/*
+ * Its disks first: when they are gone and it is not, whoever comes next tries again. On a disk that
+ * can be written no more they stay, and machines_disks() clears them one day.
+ */
 static int remove_dir(struct machines *ms, const char *id)
 {
 	autoclose int fd = openat(ms->dir, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -677,6 +680,8 @@ static int remove_dir(struct machines *ms, const char *id)
 		return errno == ENOENT ? 0 : -errno;
 	if (ms->disks >= 0)
 		r = remove_flat(ms->disks, id);
+	if (r == -EROFS || r == -EIO)
+		r = 0;
 	if (r == 0 && unlinkat(fd, ENGINE_DISKS, 0) < 0) /* a link */
 		r = errno == ENOENT ? 0 : remove_flat(fd, ENGINE_DISKS);
 	return r < 0 ? r : remove_flat(ms->dir, id);
