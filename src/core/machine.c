@@ -151,6 +151,43 @@ static json_t *volumes_json(const struct engine_machine *m)
 	return list;
 }
 
+static bool list_names(const json_t *layers, const char *map)
+{
+	const json_t *l;
+	size_t i;
+
+	json_array_foreach(layers, i, l) if (!strcmp(json_string_value(json_object_get(l, "map")),
+	                                             map)) return true;
+	return false;
+}
+
+/*
+ * A map is named by the inode of its layer. When the layer is no more, the number may be given to
+ * another one, and the map must not be taken for that one's.
+ */
+static void drop_stale_maps(int dirfd, const json_t *book)
+{
+	autoclosedir DIR *d = NULL;
+	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct dirent *de;
+
+	d = fd < 0 ? NULL : fdopendir(fd);
+	while (d && (de = readdir(d))) {
+		const char *dot = strrchr(de->d_name, '.');
+		const json_t *disk;
+		bool used;
+		size_t i;
+
+		if (!dot || strcmp(dot, ".map") != 0 || !strcmp(de->d_name, ENGINE_UNBOOKED))
+			continue;
+		used = list_names(json_object_get(book, "memory"), de->d_name);
+		json_array_foreach(json_object_get(book, "disks"), i, disk) used =
+		    used || list_names(json_object_get(disk, "layers"), de->d_name);
+		if (!used)
+			unlinkat(dirfd, de->d_name, 0);
+	}
+}
+
 static int write_book(int dirfd, const struct engine_machine *m, const struct machine_info *info)
 {
 	AUTO(json_decrefp) json_t *j = NULL;
@@ -183,7 +220,10 @@ static int write_book(int dirfd, const struct engine_machine *m, const struct ma
 	    !(text = json_dumps(j, JSON_INDENT(1))))
 		return -ENOMEM;
 	/* Not durable: when the host goes down, so does the machine. */
-	return io_replace_file(dirfd, "machine.json", text, strlen(text), 0600, false);
+	r = io_replace_file(dirfd, "machine.json", text, strlen(text), 0600, false);
+	if (r == 0)
+		drop_stale_maps(dirfd, j);
+	return r;
 }
 
 /*
