@@ -434,6 +434,18 @@ long long ji(const json_t *j, const char *key)
 	return json_is_real(v) ? (long long)json_real_value(v) : json_integer_value(v);
 }
 
+int cli_delete_each(struct cli *c, const char *fmt)
+{
+	int code = CLI_OK;
+
+	if (cli_args(c, 1, -1))
+		return CLI_PANDA;
+	for (int i = 0; i < c->argc; i++)
+		if (cli_call(c, "DELETE", panda_path(fmt, c->argv[i]), NULL, NULL))
+			code = CLI_PANDA;
+	return code;
+}
+
 int cli_call(struct cli *c, const char *method, char *path, json_t *body, json_t **ret)
 {
 	autofree char *owned = path;

@@ -51,14 +51,7 @@ static int get(struct cli *c)
 
 static int rm(struct cli *c)
 {
-	int code = CLI_OK;
-
-	if (cli_args(c, 1, -1))
-		return CLI_PANDA;
-	for (int i = 0; i < c->argc; i++)
-		if (cli_call(c, "DELETE", panda_path("/v1/templates/%s", c->argv[i]), NULL, NULL))
-			code = CLI_PANDA;
-	return code;
+	return cli_delete_each(c, "/v1/templates/%s");
 }
 
 static const struct cli_opt opts[] = {

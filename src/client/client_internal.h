@@ -108,6 +108,8 @@ struct request {
 	bool own_conn;     /* streams and websockets: never a kept connection, no deadline */
 };
 
+/* Makes body (NULL: none) that of the request; *text, which the caller frees, holds it. */
+int request_json(struct request *q, const json_t *body, char **text, struct panda_error *e);
 /* Sends it and reads the head. Statuses are not judged. */
 int reply_open(struct panda *p, const struct request *q, struct reply *ret, struct panda_error *e);
 /* Body bytes; 0 at the end; -EAGAIN at the deadline; other negative errno with e set. */

@@ -193,6 +193,20 @@ static int finish_json(struct panda *p, struct reply *rp, json_t **ret, struct p
 	return 0;
 }
 
+int request_json(struct request *q, const json_t *body, char **text, struct panda_error *e)
+{
+	if (!body)
+		return 0;
+	*text = json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY);
+	if (!*text)
+		return perr_set(e, EINVAL, "bad_argument",
+		                "the body of %s cannot be written as JSON", q->path);
+	q->type = "application/json";
+	q->body = *text;
+	q->length = (int64_t)strlen(*text);
+	return 0;
+}
+
 int panda_call(struct panda *p, const char *method, const char *path, json_t *body, json_t **ret,
                struct panda_error *e)
 {
@@ -201,16 +215,9 @@ int panda_call(struct panda *p, const char *method, const char *path, json_t *bo
 	struct reply rp;
 	int r;
 
-	if (body) {
-		text = json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY);
-		if (!text)
-			return perr_set(e, EINVAL, "bad_argument",
-			                "the body of %s cannot be written as JSON", path);
-		q.type = "application/json";
-		q.body = text;
-		q.length = (int64_t)strlen(text);
-	}
-	r = reply_open(p, &q, &rp, e);
+	r = request_json(&q, body, &text, e);
+	if (r == 0)
+		r = reply_open(p, &q, &rp, e);
 	return r < 0 ? r : finish_json(p, &rp, ret, e);
 }
 

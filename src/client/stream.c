@@ -24,15 +24,9 @@ int panda_stream_open(struct panda *p, const char *method, const char *path, jso
 	struct panda_stream *s;
 	int r;
 
-	if (body) {
-		text = json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY);
-		if (!text)
-			return perr_set(e, EINVAL, "bad_argument",
-			                "the body of %s cannot be written as JSON", path);
-		q.type = "application/json";
-		q.body = text;
-		q.length = (int64_t)strlen(text);
-	}
+	r = request_json(&q, body, &text, e);
+	if (r < 0)
+		return r;
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return perr_nomem(e);

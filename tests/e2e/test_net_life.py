@@ -6,19 +6,10 @@ import time
 
 import pytest
 
+from conftest import wait_for
 from little_internet import BED, DATABASE, DNS, GATEWAY_MAC, GUEST_MAC, METADATA, OTHER, WEB, WILD, Guest, LittleInternet, sh
 
 pytestmark = pytest.mark.skipif(not BED.exists(), reason=f"no {BED}: build first")
-
-
-def wait_for(what, look, seconds=10):
-    end = time.monotonic() + seconds
-    while True:
-        last = look()
-        if last:
-            return last
-        assert time.monotonic() < end, f"waited {seconds} s for {what}; last seen: {last!r}"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
