@@ -146,7 +146,8 @@ struct api {
 
 /* ---- shared by handlers ---- */
 
-uint64_t wall_ms(void);
+/* A host_done for a held call: an error, the state when the route has a reply, or 204. */
+void call_stepped(void *arg, const struct err *e, struct sandbox *sb);
 /* As call_error(), with a status of its own. */
 void call_error_as(struct call *c, int status, const struct err *e);
 /* What a create request says. False: e names the field. Give it back with spec_fini(). */

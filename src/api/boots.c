@@ -6,6 +6,7 @@
 
 #include "api/api_internal.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 enum {
 	SAMPLES_MAX = 500,

@@ -86,11 +86,6 @@ int api_status_of(const char *kind)
 	return 500;
 }
 
-uint64_t wall_ms(void)
-{
-	return clock_ns(CLOCK_REALTIME) / 1000000u;
-}
-
 json_t *show_time(uint64_t ms)
 {
 	time_t s = (time_t)(ms / 1000);

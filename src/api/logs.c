@@ -11,6 +11,7 @@
 #include "api/api_internal.h"
 #include "api/sse.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/io.h"
 
 enum {

@@ -10,6 +10,7 @@
 
 #include "api/api_internal.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 enum {
 	PIECE = 128 * 1024, /* half of what an answer may have waiting */

@@ -97,7 +97,7 @@ void sandbox_get(struct call *c)
 
 /* ---- steps ---- */
 
-static void stepped(void *arg, const struct err *e, struct sandbox *sb)
+void call_stepped(void *arg, const struct err *e, struct sandbox *sb)
 {
 	struct call *c = arg;
 
@@ -114,27 +114,27 @@ static void stepped(void *arg, const struct err *e, struct sandbox *sb)
 
 void sandbox_delete(struct call *c)
 {
-	host_kill(c->host, c->sb, "killed by request", stepped, call_hold(c));
+	host_kill(c->host, c->sb, "killed by request", call_stepped, call_hold(c));
 }
 
 void sandbox_pause(struct call *c)
 {
-	host_pause(c->host, c->sb, stepped, call_hold(c));
+	host_pause(c->host, c->sb, call_stepped, call_hold(c));
 }
 
 void sandbox_resume(struct call *c)
 {
-	host_resume(c->host, c->sb, stepped, call_hold(c));
+	host_resume(c->host, c->sb, call_stepped, call_hold(c));
 }
 
 void sandbox_hibernate(struct call *c)
 {
-	host_hibernate(c->host, c->sb, stepped, call_hold(c));
+	host_hibernate(c->host, c->sb, call_stepped, call_hold(c));
 }
 
 void sandbox_wake(struct call *c)
 {
-	host_wake(c->host, c->sb, stepped, call_hold(c));
+	host_wake(c->host, c->sb, call_stepped, call_hold(c));
 }
 
 /* ---- lifecycle ---- */

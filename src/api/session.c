@@ -233,7 +233,7 @@ static void create(struct call *c, struct sandbox *sb, const struct creating *wi
 		return;
 	}
 	*n = *wish;
-	n->s.created_ms = clock_ns(CLOCK_REALTIME) / 1000000u;
+	n->s.created_ms = wall_ms();
 	argv = language_words(program, 2);
 	json_array_append_new(argv, json_string("--session"));
 	json_array_append_new(argv, json_string(n->s.id));

@@ -69,19 +69,7 @@ void snapshot_get(struct call *c)
 		call_json(c, 200, snapshot_json(&s));
 }
 
-static void removed(void *arg, const struct err *e, struct sandbox *sb)
-{
-	struct call *c = arg;
-
-	(void)sb;
-	if (e)
-		call_error(c, e);
-	else
-		call_empty(c, 204);
-	call_drop(c);
-}
-
 void snapshot_remove(struct call *c)
 {
-	host_snapshot_delete(c->host, c->tenant, c->param[0], removed, call_hold(c));
+	host_snapshot_delete(c->host, c->tenant, c->param[0], call_stepped, call_hold(c));
 }

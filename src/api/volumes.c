@@ -107,19 +107,7 @@ void volumes_get(struct call *c)
 		call_json(c, 200, show(c, &v));
 }
 
-static void removed(void *arg, const struct err *e, struct sandbox *sb)
-{
-	struct call *c = arg;
-
-	(void)sb;
-	if (e)
-		call_error(c, e);
-	else
-		call_empty(c, 204);
-	call_drop(c);
-}
-
 void volumes_delete(struct call *c)
 {
-	volume_delete(c->host, c->tenant, c->param[0], removed, call_hold(c));
+	volume_delete(c->host, c->tenant, c->param[0], call_stepped, call_hold(c));
 }

@@ -22,3 +22,9 @@ static inline uint64_t mono_ms(void)
 {
 	return mono_ns() / 1000000u;
 }
+
+/* Since 1970, as records and clients have it. */
+static inline uint64_t wall_ms(void)
+{
+	return clock_ns(CLOCK_REALTIME) / 1000000u;
+}

@@ -38,11 +38,6 @@ const char *build_status_name(enum build_status s)
 	return status_names[s];
 }
 
-static uint64_t wall_ms(void)
-{
-	return clock_ns(CLOCK_REALTIME) / 1000000;
-}
-
 static bool over(const struct build *b)
 {
 	return b->status == BUILD_DONE || b->status == BUILD_FAILED;

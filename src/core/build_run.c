@@ -731,7 +731,7 @@ static int bake(struct build *b, struct build_stage *last)
 		if (r < 0)
 			return r;
 	}
-	b->bytes = template_image_bytes(&last->image);
+	b->bytes = image_bytes(&last->image);
 	json_object_set_new(b->doc, "size_bytes", json_integer((json_int_t)b->bytes));
 	r = machine_save(&h->machines, &last->image, &h->store, b->bake, NULL, &b->err);
 	fault_at("build.baked");

@@ -36,7 +36,7 @@ void event_emit(struct events *es, const char *tenant, const char *sandbox_id, c
 	                   .sandbox_id = sandbox_id,
 	                   .type = type,
 	                   .payload = payload,
-	                   .at_ms = clock_ns(CLOCK_REALTIME) / 1000000};
+	                   .at_ms = wall_ms()};
 	autofree char *text = payload ? json_dumps(payload, JSON_COMPACT) : NULL;
 	struct event_listener *l, *next;
 	struct err e;

@@ -492,7 +492,7 @@ static void snap_begin(struct op *op)
 	if (r == 0) {
 		memcpy(s->machine, sb->machine, sizeof(s->machine));
 		s->s.generation = sb->generation;
-		s->s.created_ms = clock_ns(CLOCK_REALTIME) / 1000000;
+		s->s.created_ms = wall_ms();
 		doc = snapshot_doc(&s->s);
 		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
 		r = text ? db_run(h->db, &s->err,

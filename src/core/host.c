@@ -22,18 +22,12 @@
 enum {
 	SWEEP_MS = 2000,           /* checkpoints, and filling up what is prepared ahead */
 	SANDBOX_MEMORY_FLOOR = 16, /* MiB a new sandbox will surely use */
-	SPARE_RETRY_MS = 1000,
 };
 
 struct host_spare {
 	struct host_spare *next;
 	char id[SANDBOX_ID + 1];
 };
-
-static uint64_t wall_ms(void)
-{
-	return clock_ns(CLOCK_REALTIME) / 1000000;
-}
 
 /* --- books ------------------------------------------------------------------------------------ */
 
@@ -99,13 +93,22 @@ struct sandbox *host_find(struct host *h, const char *tenant, const char *id)
 
 /* --- records ---------------------------------------------------------------------------------- */
 
-int record_insert(struct sandbox *sb, struct err *e)
+static char *doc_text(const struct sandbox *sb, struct err *e)
 {
 	AUTO(json_decrefp) json_t *doc = sandbox_to_doc(sb);
-	autofree char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+	char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
 
 	if (!text)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		err_set(e, ENOMEM, "no_memory", "no memory");
+	return text;
+}
+
+int record_insert(struct sandbox *sb, struct err *e)
+{
+	autofree char *text = doc_text(sb, e);
+
+	if (!text)
+		return -ENOMEM;
 	return db_run(
 	    sb->host->db, e,
 	    "INSERT INTO sandboxes(id, tenant, state, created_at, doc) VALUES(?, ?, ?, ?, ?)",
@@ -115,11 +118,10 @@ int record_insert(struct sandbox *sb, struct err *e)
 
 int record_update(struct sandbox *sb, struct err *e)
 {
-	AUTO(json_decrefp) json_t *doc = sandbox_to_doc(sb);
-	autofree char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+	autofree char *text = doc_text(sb, e);
 
 	if (!text)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return -ENOMEM;
 	return db_run(sb->host->db, e, "UPDATE sandboxes SET state = ?, doc = ? WHERE id = ?",
 	              "ttt", sandbox_state_record(sb->state), text, sb->id);
 }
@@ -207,11 +209,7 @@ int sandbox_need_running(const struct sandbox *sb, struct err *e)
 
 static void on_death(void *arg, uint32_t events)
 {
-	struct sandbox *sb = arg;
-	siginfo_t si;
-
-	waitid(P_PIDFD, (id_t)sb->pidfd, &si, WEXITED | WNOHANG); /* ours, or adopted: fails then */
-	sandbox_died(sb);
+	sandbox_died(arg);
 }
 
 int sandbox_watch(struct sandbox *sb, pid_t pid)
@@ -238,6 +236,7 @@ void sandbox_unwatch(struct sandbox *sb)
 	if (sb->pidfd < 0)
 		return;
 	loop_io_del(sb->host->loop, &sb->death);
+	/* Fails for a machine that another pandad started: it is not our child. */
 	waitid(P_PIDFD, (id_t)sb->pidfd, &si, WEXITED | WNOHANG);
 	close(sb->pidfd);
 	sb->pidfd = -1;
@@ -272,6 +271,24 @@ void sandbox_died(struct sandbox *sb)
 
 /* --- time ------------------------------------------------------------------------------------- */
 
+/* When it has been idle for too long, if nobody asks for it until then. UINT64_MAX: never. */
+static uint64_t reap_due_ms(const struct sandbox *sb)
+{
+	int64_t idle = sb->spec.idle_s < 0 ? sb->host->config.idle_s : sb->spec.idle_s;
+
+	if (sb->spec.persistent || sb->spec.ttl_s >= 0 || idle <= 0 ||
+	    sb->state == SANDBOX_HIBERNATED) /* parked, not idle */
+		return UINT64_MAX;
+	return sb->active_ms + (uint64_t)idle * 1000;
+}
+
+static uint64_t sleep_due_ms(const struct sandbox *sb)
+{
+	if (sb->spec.auto_hibernate_s <= 0 || sb->state != SANDBOX_RUNNING)
+		return UINT64_MAX;
+	return sb->active_ms + (uint64_t)sb->spec.auto_hibernate_s * 1000;
+}
+
 static void on_time(void *arg)
 {
 	struct sandbox *sb = arg;
@@ -285,16 +302,11 @@ static void on_time(void *arg)
 		return;
 	}
 	if (sb->busy == 0 && !sb->ops) {
-		int64_t idle = sb->spec.idle_s < 0 ? h->config.idle_s : sb->spec.idle_s;
-
-		if (!sb->spec.persistent && sb->spec.ttl_s < 0 && idle > 0 &&
-		    sb->state != SANDBOX_HIBERNATED &&
-		    now >= sb->active_ms + (uint64_t)idle * 1000) {
+		if (now >= reap_due_ms(sb)) {
 			host_kill(h, sb, "idle", NULL, NULL);
 			return;
 		}
-		if (sb->spec.auto_hibernate_s > 0 && sb->state == SANDBOX_RUNNING &&
-		    now >= sb->active_ms + (uint64_t)sb->spec.auto_hibernate_s * 1000) {
+		if (now >= sleep_due_ms(sb)) {
 			host_hibernate(h, sb, NULL, NULL);
 			return;
 		}
@@ -306,20 +318,18 @@ void sandbox_schedule(struct sandbox *sb)
 {
 	struct host *h = sb->host;
 	uint64_t now = mono_ms(), at = UINT64_MAX, ends = sandbox_expires_ms(sb), wall = wall_ms();
-	uint64_t due;
-	int64_t idle = sb->spec.idle_s < 0 ? h->config.idle_s : sb->spec.idle_s;
+	uint64_t reap = reap_due_ms(sb), sleep = sleep_due_ms(sb);
 
 	if (ends)
 		at = now + (ends > wall ? ends - wall : 0);
 	/* Busy ones are looked at again when they would be due: activity sets no timer. */
-	if (!sb->spec.persistent && sb->spec.ttl_s < 0 && idle > 0 &&
-	    sb->state != SANDBOX_HIBERNATED) {
-		due = MAX(sb->active_ms + (uint64_t)idle * 1000, now + 1000);
-		at = MIN(at, due);
+	if (reap != UINT64_MAX) {
+		reap = MAX(reap, now + 1000);
+		at = MIN(at, reap);
 	}
-	if (sb->spec.auto_hibernate_s > 0 && sb->state == SANDBOX_RUNNING) {
-		due = MAX(sb->active_ms + (uint64_t)sb->spec.auto_hibernate_s * 1000, now + 100);
-		at = MIN(at, due);
+	if (sleep != UINT64_MAX) {
+		sleep = MAX(sleep, now + 100);
+		at = MIN(at, sleep);
 	}
 	sb->timer.fn = on_time;
 	sb->timer.arg = sb;

@@ -20,7 +20,6 @@
 
 struct net;
 struct templates;
-struct volumes;
 
 struct host_config {
 	const char *run_dir, *data_dir;
@@ -60,7 +59,6 @@ struct host {
 	atomic_bool collect;       /* something was dropped since the last sweep */
 	struct templates *templates;
 	struct net *net; /* NULL: no network for guests */
-	struct volumes *volumes;
 	struct events events;
 	struct host_config config;
 	struct host_stats stats;

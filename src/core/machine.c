@@ -808,7 +808,7 @@ int machine_start_guest(struct machines *ms, struct engine_start *s, const char 
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	struct machine_info mine = {.generation = generation,
 	                            .memory_size = s->image->memory_size,
-	                            .created_at_ms = clock_ns(CLOCK_REALTIME) / 1000000,
+	                            .created_at_ms = wall_ms(),
 	                            .alive = true};
 	autoclose int dir = -1;
 	int r;
@@ -949,7 +949,7 @@ int machine_save(struct machines *ms, const struct engine_image *i, const struct
 	snprintf(m.engine, sizeof(m.engine), "%s", ms->engine->name);
 	snprintf(m.kernel, sizeof(m.kernel), "%s", ms->engine->kernel(ms->engine));
 	snprintf(m.parent, sizeof(m.parent), "%s", parent ? parent : "");
-	m.created_at_ms = clock_ns(CLOCK_REALTIME) / 1000000;
+	m.created_at_ms = wall_ms();
 	r = host_flags(&m.cpu_flags);
 	if (r < 0)
 		return err_set(e, -r, "no_memory", "no memory");

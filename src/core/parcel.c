@@ -705,7 +705,7 @@ int host_import_begin(struct host *h, const char *tenant, const struct quota *qu
 	r = db_run(h->db, e,
 	           "INSERT INTO snapshots(id, tenant, sandbox_id, state, created_at, doc)"
 	           " VALUES(?, ?, '', 'creating', ?, '{}')",
-	           "tti", ret, tenant, (int64_t)(clock_ns(CLOCK_REALTIME) / 1000000));
+	           "tti", ret, tenant, (int64_t)(wall_ms()));
 	fault_at("import.recorded");
 	return r;
 }

@@ -298,7 +298,7 @@ static void take_done(void *arg)
 		return;
 	}
 	t->c->serial = ++y->serial;
-	t->c->created_ms = clock_ns(CLOCK_REALTIME) / 1000000;
+	t->c->created_ms = wall_ms();
 	t->c->generation = sb->generation;
 	t->c->older = y->newest;
 	y->newest = take_ptr(t->c);

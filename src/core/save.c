@@ -34,21 +34,6 @@ static void save_over(struct save *s, const struct err *e, struct template *t)
 	free(s);
 }
 
-uint64_t template_image_bytes(const struct engine_image *i)
-{
-	uint64_t n = 0;
-	struct stat st;
-
-	for (size_t k = 0; k < i->memory.n; k++)
-		if (fstat(i->memory.at[k]->fd, &st) == 0)
-			n += (uint64_t)st.st_blocks * 512;
-	for (size_t d = 0; d < i->ndisks; d++)
-		for (size_t k = 0; !i->disks[d].read_only && k < i->disks[d].layers.n; k++)
-			if (fstat(i->disks[d].layers.at[k]->fd, &st) == 0)
-				n += (uint64_t)st.st_blocks * 512;
-	return n;
-}
-
 static void save_work(void *arg)
 {
 	struct save *s = arg;
@@ -59,7 +44,7 @@ static void save_work(void *arg)
 	fault_at("save.sealed");
 	if (s->r == 0) {
 		json_object_set_new(s->doc, "size_bytes",
-		                    json_integer((json_int_t)template_image_bytes(&image)));
+		                    json_integer((json_int_t)image_bytes(&image)));
 		s->r = machine_save(&h->machines, &image, &h->store, s->bake, NULL, &s->err);
 	}
 	fault_at("save.saved");

@@ -96,9 +96,6 @@ void template_save(struct host *h, struct sandbox *sb, const char *name, bool re
 
 /* ---- for core/build.c ---- */
 
-/* What its own layers take on disk; some of it may be shared with others. */
-uint64_t template_image_bytes(const struct engine_image *i);
-
 /* Runs what a description asks for before it is frozen: "warm" and "ready". Blocks. */
 int template_warm(struct host *h, const char *machine, const json_t *doc, struct err *e);
 

@@ -267,7 +267,7 @@ void volume_create(struct host *h, const char *tenant, const char *name, uint64_
 	if (r == 0) {
 		*m = (struct make){.host = h, .done = done, .arg = arg};
 		m->info.size_bytes = size_mb << 20;
-		m->info.created_ms = clock_ns(CLOCK_REALTIME) / 1000000;
+		m->info.created_ms = wall_ms();
 		snprintf(m->tenant, sizeof(m->tenant), "%s", tenant);
 		snprintf(m->info.name, sizeof(m->info.name), "%s", name);
 		uuid_new(m->file);

@@ -31,7 +31,7 @@ static void tell(struct net_slot *s, struct net_event *ev)
 {
 	const struct net_config *c = &s->net->config;
 
-	ev->time_ms = clock_ns(CLOCK_REALTIME) / 1000000;
+	ev->time_ms = wall_ms();
 	ev->slot = s;
 	ev->owner = s->owner;
 	if (c->event)
