@@ -4,6 +4,8 @@ import base64
 import hashlib
 import io
 import re
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -30,7 +32,13 @@ def _metadata():
     ).encode()
 
 
+def _unasync():
+    """The blocking half of the package is written from the other one."""
+    subprocess.run([sys.executable, str(ROOT / "tools" / "unasync")], check=True)
+
+
 def _package():
+    _unasync()
     for path in sorted((SOURCE / "pandastack").rglob("*")):
         if path.suffix in (".py", ".typed"):
             yield path.relative_to(SOURCE).as_posix(), path.read_bytes()
@@ -61,6 +69,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    _unasync()
     return _wheel(wheel_directory, [(f"__editable__.{P['name']}.pth", f"{SOURCE}\n".encode())])
 
 

@@ -1,1 +1,0 @@
-# Written by tools/unasync from _async/__init__.py: change that one.
