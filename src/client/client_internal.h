@@ -29,11 +29,11 @@ int perr_reply(struct panda_error *e, int status, const char *body, size_t n);
 
 struct target {
 	char *url;       /* normalised, for people and for panda_url() */
-	char *host;      /* without brackets */
+	char *host;      /* without brackets; of a unix socket, its path */
 	char *prefix;    /* "" or "/pre" */
 	char *authority; /* for the Host header: with brackets, with a port that is not the usual */
 	int port;
-	bool tls;
+	bool tls, unix_socket;
 };
 
 int target_parse(const char *url, struct target *ret, struct panda_error *e);

@@ -1,5 +1,5 @@
 /*
- * conn.c - a TCP connection to the server, perhaps with TLS, with deadlines
+ * conn.c - a connection to the server: TCP, perhaps with TLS, or a unix socket, with deadlines
  * The socket never blocks; whoever waits, waits in poll() and until a deadline.
  */
 #include <arpa/inet.h>
@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -188,18 +189,18 @@ static int tls_start(const struct target *t, SSL_CTX *ctx, struct conn *c, uint6
 	}
 }
 
-/* ---- TCP ---- */
+/* ---- connecting ---- */
 
-static int connect_one(const struct addrinfo *a, uint64_t deadline, int *ret)
+static int connect_to(const struct sockaddr *to, socklen_t nto, uint64_t deadline, int *ret)
 {
 	autoclose int fd = -1;
 	socklen_t n = sizeof(int);
-	int r, soft = 0, on = 1;
+	int r, soft = 0;
 
-	fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
-	if (connect(fd, a->ai_addr, a->ai_addrlen) < 0) {
+	if (connect(fd, to, nto) < 0) {
 		if (errno != EINPROGRESS)
 			return -errno;
 		r = wait_on(fd, POLLOUT, deadline);
@@ -210,22 +211,26 @@ static int connect_one(const struct addrinfo *a, uint64_t deadline, int *ret)
 		if (soft)
 			return -soft;
 	}
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	/* A stream may be silent for hours; a host that vanished must be noticed all the same. */
-	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &(int){30}, sizeof(int));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &(int){10}, sizeof(int));
 	*ret = take_fd(&fd);
 	return 0;
 }
 
-int conn_open(const struct target *t, SSL_CTX *tls, struct conn *ret, struct panda_error *e)
+static int connect_unix(const struct target *t, uint64_t deadline, int *ret, struct panda_error *e)
+{
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	int r;
+
+	snprintf(to.sun_path, sizeof(to.sun_path), "%s", t->host);
+	r = connect_to((struct sockaddr *)&to, sizeof(to), deadline, ret);
+	return r < 0 ? perr_set(e, -r, "connect", "cannot connect to %s: %s", t->url, strerror(-r))
+	             : 0;
+}
+
+static int connect_tcp(const struct target *t, uint64_t deadline, int *ret, struct panda_error *e)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-	uint64_t deadline = conn_deadline(CLIENT_CONNECT_MS);
-	struct conn c = {.fd = -1};
+	int r, fd = -1, on = 1;
 	char port[8];
-	int r;
 
 	snprintf(port, sizeof(port), "%d", t->port);
 	r = getaddrinfo(t->host, port, &hints, &list);
@@ -233,11 +238,30 @@ int conn_open(const struct target *t, SSL_CTX *tls, struct conn *ret, struct pan
 		return perr_set(e, EHOSTUNREACH, "connect", "cannot find the host '%.100s': %s",
 		                t->host, gai_strerror(r));
 	r = -EHOSTUNREACH;
-	for (struct addrinfo *a = list; a && c.fd < 0; a = a->ai_next)
-		r = connect_one(a, deadline, &c.fd);
+	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next)
+		r = connect_to(a->ai_addr, a->ai_addrlen, deadline, &fd);
 	freeaddrinfo(list);
-	if (c.fd < 0)
+	if (fd < 0)
 		return perr_set(e, -r, "connect", "cannot connect to %s: %s", t->url, strerror(-r));
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	/* A stream may be silent for hours; a host that vanished must be noticed all the same. */
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &(int){30}, sizeof(int));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &(int){10}, sizeof(int));
+	*ret = fd;
+	return 0;
+}
+
+int conn_open(const struct target *t, SSL_CTX *tls, struct conn *ret, struct panda_error *e)
+{
+	uint64_t deadline = conn_deadline(CLIENT_CONNECT_MS);
+	struct conn c = {.fd = -1};
+	int r;
+
+	r = t->unix_socket ? connect_unix(t, deadline, &c.fd, e)
+	                   : connect_tcp(t, deadline, &c.fd, e);
+	if (r < 0)
+		return r;
 	if (tls) {
 		r = tls_start(t, tls, &c, deadline, e);
 		if (r < 0) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
 
 #include "base/cleanup.h"
 #include "client/client_internal.h"
@@ -40,6 +41,26 @@ static int port_of(const char *s, size_t n)
 	return v >= 1 && v <= 65535 ? v : -1;
 }
 
+static int parse_unix(const char *url, struct target *ret, struct panda_error *e)
+{
+	struct target t = {.unix_socket = true};
+
+	if (url[5] != '/' || strlen(url + 5) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+		return bad(
+		    e, url,
+		    "behind unix: stands the whole path of a socket, of at most 107 letters");
+	t.host = strdup(url + 5);
+	t.prefix = strdup("");
+	t.authority = strdup("localhost");
+	t.url = strdup(url);
+	if (!t.host || !t.prefix || !t.authority || !t.url) {
+		target_fini(&t);
+		return perr_nomem(e);
+	}
+	*ret = t;
+	return 0;
+}
+
 int target_parse(const char *url, struct target *ret, struct panda_error *e)
 {
 	struct target t = {.port = 80};
@@ -49,6 +70,8 @@ int target_parse(const char *url, struct target *ret, struct panda_error *e)
 	bool v6;
 	int r;
 
+	if (!strncmp(url, "unix:", 5))
+		return parse_unix(url, ret, e);
 	if (!strncasecmp(url, "http://", 7)) {
 		host = url + 7;
 	} else if (!strncasecmp(url, "https://", 8)) {
@@ -56,7 +79,7 @@ int target_parse(const char *url, struct target *ret, struct panda_error *e)
 		t.tls = true;
 		t.port = 443;
 	} else {
-		return bad(e, url, "it begins with neither http:// nor https://");
+		return bad(e, url, "it begins with neither http://, https:// nor unix:");
 	}
 	if (!printable(url))
 		return bad(e, url, "there are spaces or control characters in it");

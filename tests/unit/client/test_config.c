@@ -163,6 +163,7 @@ static void urls_are_taken_apart(void **state)
 	    {"https://h:80/pre/v1/", "h", "/pre", "h:80", "https://h:80/pre", 80, true},
 	    {"http://[::1]:9/x", "::1", "/x", "[::1]:9", "http://[::1]:9/x", 9, false},
 	    {"http://[::1]", "::1", "", "[::1]", "http://[::1]", 80, false},
+	    {"unix:/run/p.sock", "/run/p.sock", "", "localhost", "unix:/run/p.sock", 0, false},
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
@@ -200,6 +201,8 @@ static void bad_urls_are_refused_with_a_reason(void **state)
 	    "http://h h",
 	    "http://h/\r\nX: y",
 	    "http://h?x",
+	    "unix:",
+	    "unix:p.sock",
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {

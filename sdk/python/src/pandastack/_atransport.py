@@ -311,14 +311,17 @@ class AsyncTransport:
     async def _connect(self, timeout: Optional[float]) -> _Conn:
         target = self.wire.target
         try:
-            opened = asyncio.open_connection(target.host, target.port, limit=2 * CHUNK, ssl=self.wire.tls)
+            if target.path:
+                opened = asyncio.open_unix_connection(target.path, limit=2 * CHUNK)
+            else:
+                opened = asyncio.open_connection(target.host, target.port, limit=2 * CHUNK, ssl=self.wire.tls)
             reader, writer = await (opened if timeout is None else asyncio.wait_for(opened, timeout))
         except asyncio.TimeoutError as e:
             raise self.wire.lost(socket.timeout("timed out")) from e
         except OSError as e:
             raise self.wire.lost(e) from e
         sock = writer.get_extra_info("socket")
-        if sock is not None:
+        if sock is not None and not target.path:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return _Conn(reader, writer)

@@ -25,6 +25,7 @@ class Target:
     host: str
     port: int
     prefix: str  # path in front of /v1, without a slash at its end
+    path: str = ""  # of a unix socket
 
     @property
     def netloc(self) -> str:
@@ -34,11 +35,13 @@ class Target:
 
     @property
     def url(self) -> str:
-        return f"{self.scheme}://{self.netloc}{self.prefix}"
+        return f"unix:{self.path}" if self.path else f"{self.scheme}://{self.netloc}{self.prefix}"
 
 
 def parse_url(url: str) -> Target:
-    """Accepts http://h:8080, http://h:8080/, http://h/prefix/v1; the /v1 is ours to add."""
+    """Accepts http://h:8080, http://h:8080/, http://h/prefix/v1 (the /v1 is ours to add) and unix:/path/of/socket."""
+    if url.strip().startswith("unix:/"):
+        return Target("http", "localhost", 80, "", url.strip()[5:])
     try:
         parts = urlsplit(url.strip())
         port = parts.port

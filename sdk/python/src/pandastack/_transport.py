@@ -246,6 +246,17 @@ class WebSocket:
         self._hang_up(1000)
 
 
+def _connect_unix(path: str, timeout: Optional[float]) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(path)
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
 class Transport:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -283,6 +294,8 @@ class Transport:
     def _connect(self, timeout: Optional[float]) -> socket.socket:
         target = self.wire.target
         try:
+            if target.path:
+                return _connect_unix(target.path, timeout)
             sock = socket.create_connection((target.host, target.port), timeout)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
