@@ -105,6 +105,19 @@ int index_add(struct index *x, uint64_t number, const struct digest *d, size_t *
 	return 0;
 }
 
+static int by_number(const void *a, const void *b)
+{
+	uint64_t x = ((const struct index_chunk *)a)->number,
+		 y = ((const struct index_chunk *)b)->number;
+
+	return x < y ? -1 : x > y;
+}
+
+void index_sort(struct index *x)
+{
+	qsort(x->chunks, x->nchunks, sizeof(*x->chunks), by_number);
+}
+
 int index_encode(struct index *x, uint64_t pages, unsigned char **ret, size_t *ret_len)
 {
 	autofree unsigned char *map = NULL, *buf = NULL;

@@ -45,10 +45,13 @@ int index_parse_head(const void *head, size_t len, uint64_t pages, struct index 
 int index_parse_table(struct index *x, const void *table, size_t len, uint64_t pages);
 
 /*
- * Appends a chunk while an index is being made; numbers must ascend. -ENOMEM.
+ * Appends a chunk while an index is being made; in the end numbers must ascend. -ENOMEM.
  * room is the caller's counter for the array, 0 at first.
  */
 int index_add(struct index *x, uint64_t number, const struct digest *d, size_t *room);
+
+/* For who added out of order. */
+void index_sort(struct index *x);
 
 /* Head and table as one buffer; sets x->table and x->digest. Caller frees *ret. */
 int index_encode(struct index *x, uint64_t pages, unsigned char **ret, size_t *ret_len);

@@ -7,8 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "layers/index.h"
-#include "layers/sparse.h"
+#include "layers/pass.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3; Debian 12's headers are older */
@@ -202,95 +201,6 @@ void layer_names(const struct digest *d, char data[LAYER_NAME], char map[LAYER_N
 	snprintf(map, LAYER_NAME, "%s.map", text);
 }
 
-typedef int (*chunk_fn)(void *arg, uint64_t number, const unsigned char *data, size_t len);
-
-/* Zeros the pages of a chunk that the layer does not provide; false when nothing is left. */
-static bool mask_chunk(const struct map *map, uint64_t page, unsigned char *data)
-{
-	static const unsigned char zeros[MAP_PAGE];
-	bool any = false;
-	uint64_t same;
-
-	for (uint64_t i = 0; i < INDEX_CHUNK_PAGES; i += same) {
-		bool in = map_has(map, page + i, &same);
-
-		same = MIN(same, INDEX_CHUNK_PAGES - i);
-		if (!in)
-			memset(data + i * MAP_PAGE, 0, same * MAP_PAGE);
-		for (uint64_t k = i; in && !any && k < i + same; k++)
-			any = memcmp(data + k * MAP_PAGE, zeros, MAP_PAGE) != 0;
-	}
-	return any;
-}
-
-/*
- * Calls fn, in order, for every chunk with a non-zero byte in a mapped page. data is always a
- * full chunk; len is what of it lies inside the layer.
- */
-static int each_chunk(const struct layer *l, chunk_fn fn, void *arg)
-{
-	autofree unsigned char *buf = malloc(INDEX_CHUNK);
-	off_t size = (off_t)(l->pages * MAP_PAGE), off = 0;
-	const struct map_run *run;
-	int r;
-
-	if (!buf)
-		return -ENOMEM;
-	while ((run = map_find(&l->map, (uint64_t)off / MAP_PAGE))) {
-		off_t from = MAX(off, (off_t)(run->start * MAP_PAGE));
-		size_t len;
-
-		off = sparse_data(l->fd, from, size);
-		if (off < 0)
-			return (int)off;
-		if (off > from)
-			continue; /* over a hole: look into the map again */
-		off -= off % INDEX_CHUNK;
-		len = (size_t)MIN((off_t)INDEX_CHUNK, size - off);
-		r = io_pread_full(l->fd, buf, len, off);
-		if (r < 0)
-			return r;
-		memset(buf + len, 0, INDEX_CHUNK - len);
-		if (mask_chunk(&l->map, (uint64_t)off / MAP_PAGE, buf)) {
-			r = fn(arg, (uint64_t)off / INDEX_CHUNK, buf, len);
-			if (r < 0)
-				return r;
-		}
-		off += (off_t)len;
-	}
-	return 0;
-}
-
-struct saving {
-	struct sha *sha;
-	struct index index;
-	size_t room;
-	int to; /* -1: hash only */
-};
-
-static int save_chunk(void *arg, uint64_t number, const unsigned char *data, size_t len)
-{
-	struct saving *s = arg;
-	struct digest d;
-	int r;
-
-	if (s->to >= 0) {
-		r = sparse_write(s->to, data, len, (off_t)(number * INDEX_CHUNK));
-		if (r < 0)
-			return r;
-	}
-	r = sha_add(s->sha, data, INDEX_CHUNK);
-	if (r == 0)
-		r = sha_done(s->sha, &d);
-	return r < 0 ? r : index_add(&s->index, number, &d, &s->room);
-}
-
-static void saving_fini(struct saving *s)
-{
-	sha_free(s->sha);
-	index_fini(&s->index);
-}
-
 /* Gives the file behind fd one more name. -EXDEV when it cannot have one there, as a memfd. */
 static int link_fd(int fd, int dirfd, const char *name)
 {
@@ -304,14 +214,19 @@ static int link_fd(int fd, int dirfd, const char *name)
 	return -errno;
 }
 
-static int sync_as_sealed(int fd)
+/* Nobody writes it from here on; the list keeps an fd of its own. */
+static int sync_as_sealed(int fd, struct sync_list *sync)
 {
-	if (fchmod(fd, 0444) < 0 || fsync(fd) < 0)
+	autoclose int own = -1;
+
+	if (fchmod(fd, 0444) < 0)
 		return -errno;
-	return 0;
+	own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return own < 0 ? -errno : sync_add(sync, &own);
 }
 
-static int save_as(struct layer *l, struct saving *s, int dirfd, const char *data, const char *map)
+static int save_as(struct layer *l, struct index *x, int dirfd, const char *data, const char *map,
+                   struct sync_list *sync)
 {
 	autoclose int to = -1, mapfd = -1;
 	autofree unsigned char *bytes = NULL;
@@ -319,43 +234,40 @@ static int save_as(struct layer *l, struct saving *s, int dirfd, const char *dat
 	int r;
 
 	r = link_fd(l->fd, dirfd, data);
+	if (r == 0) /* what a machine wrote there may not have left the memory */
+		sync_file_range(l->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 	if (r == -EXDEV)
 		r = layer_create_file(dirfd, data, l->pages, &to);
-	if (r < 0)
-		return r;
-	s->to = to;
-	r = each_chunk(l, save_chunk, s);
 	if (r == 0)
-		r = sync_as_sealed(to >= 0 ? to : l->fd);
+		r = pass_run(l, to, x);
 	if (r == 0)
-		r = map_copy(&l->map, &s->index.map);
+		r = sync_as_sealed(to >= 0 ? to : l->fd, sync);
 	if (r == 0)
-		r = index_encode(&s->index, l->pages, &bytes, &len);
+		r = map_copy(&l->map, &x->map);
+	if (r == 0)
+		r = index_encode(x, l->pages, &bytes, &len);
 	if (r < 0)
 		return r;
 	mapfd = openat(dirfd, map, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (mapfd < 0)
 		return -errno;
 	r = io_write_full(mapfd, bytes, len);
-	return r < 0 ? r : sync_as_sealed(mapfd);
+	return r < 0 ? r : sync_as_sealed(mapfd, sync);
 }
 
-int layer_save(struct layer *l, int dirfd)
+int layer_save(struct layer *l, int dirfd, struct sync_list *sync)
 {
 	/* The digest is known only at the end, so both files begin under these names. */
 	static const char tmp_data[] = "data.tmp", tmp_map[] = "map.tmp";
-	AUTO(saving_fini) struct saving s = {.to = -1};
+	AUTO(index_fini) struct index x = {0};
 	char data[LAYER_NAME], map[LAYER_NAME];
 	int r;
 
-	r = sha_new(&s.sha);
-	if (r < 0)
-		return r;
-	r = save_as(l, &s, dirfd, tmp_data, tmp_map);
-	if (r == 0 && l->has_digest && !digest_equal(&l->digest, &s.index.digest))
+	r = save_as(l, &x, dirfd, tmp_data, tmp_map, sync);
+	if (r == 0 && l->has_digest && !digest_equal(&l->digest, &x.digest))
 		r = -EUCLEAN;
 	if (r == 0) {
-		layer_names(&s.index.digest, data, map);
+		layer_names(&x.digest, data, map);
 		if (renameat(dirfd, tmp_data, dirfd, data) < 0 ||
 		    renameat(dirfd, tmp_map, dirfd, map) < 0)
 			r = -errno;
@@ -365,7 +277,7 @@ int layer_save(struct layer *l, int dirfd)
 		unlinkat(dirfd, tmp_map, 0);
 		return r;
 	}
-	l->digest = s.index.digest;
+	l->digest = x.digest;
 	l->has_digest = true;
 	return 0;
 }
@@ -458,38 +370,6 @@ int layer_open(int dirfd, const struct digest *digest, uint64_t pages, struct la
 	return 0;
 }
 
-struct verifying {
-	struct sha *sha;
-	const struct index *index;
-	size_t next;  /* entry of the table that must come now */
-	uint64_t bad; /* chunk number, when -EBADMSG */
-};
-
-static int verify_chunk(void *arg, uint64_t number, const unsigned char *data, size_t len)
-{
-	struct verifying *v = arg;
-	const struct index_chunk *want = &v->index->chunks[v->next];
-	struct digest d;
-	int r;
-
-	if (v->next == v->index->nchunks || want->number > number) {
-		v->bad = number; /* data where the table has none */
-		return -EBADMSG;
-	}
-	v->bad = want->number;
-	if (want->number < number)
-		return -EBADMSG; /* a hole where the table has data */
-	r = sha_add(v->sha, data, INDEX_CHUNK);
-	if (r == 0)
-		r = sha_done(v->sha, &d);
-	if (r < 0)
-		return r;
-	if (!digest_equal(&d, &want->digest))
-		return -EBADMSG;
-	v->next++;
-	return 0;
-}
-
 static int read_table(int mapfd, const struct layer *l, struct index *ret)
 {
 	autofree unsigned char *table = NULL;
@@ -506,35 +386,43 @@ static int read_table(int mapfd, const struct layer *l, struct index *ret)
 	return r < 0 ? r : index_parse_table(ret, table, len, l->pages);
 }
 
+/* The first chunk in which two lists differ; false when they are the same. */
+static bool first_difference(const struct index *a, const struct index *b, uint64_t *ret)
+{
+	for (size_t i = 0; i < a->nchunks || i < b->nchunks; i++) {
+		const struct index_chunk *x = i < a->nchunks ? &a->chunks[i] : NULL;
+		const struct index_chunk *y = i < b->nchunks ? &b->chunks[i] : NULL;
+
+		if (x && y && x->number == y->number && digest_equal(&x->digest, &y->digest))
+			continue;
+		*ret = x && (!y || x->number < y->number) ? x->number : y->number;
+		return true;
+	}
+	return false;
+}
+
 int layer_verify(const struct layer *l, int dirfd, struct err *e)
 {
 	autoclose int mapfd = -1;
-	AUTO(index_fini) struct index x = {0};
-	AUTO(sha_freep) struct sha *sha = NULL;
-	struct verifying v = {.index = &x};
+	AUTO(index_fini) struct index want = {0}, is = {0};
 	char data[LAYER_NAME], map[LAYER_NAME];
+	uint64_t bad;
 	int r;
 
 	layer_names(&l->digest, data, map);
 	r = open_file(dirfd, map, &mapfd);
 	if (r == 0)
-		r = read_table(mapfd, l, &x);
+		r = read_table(mapfd, l, &want);
 	if (r < 0)
 		return open_failed(r, map, e);
-	r = sha_new(&sha);
+	r = pass_run(l, -1, &is);
 	if (r < 0)
 		return open_failed(r, data, e);
-	v.sha = sha;
-	r = each_chunk(l, verify_chunk, &v);
-	if (r == 0 && v.next < x.nchunks) {
-		v.bad = x.chunks[v.next].number;
-		r = -EBADMSG;
-	}
-	if (r == -EBADMSG)
+	if (first_difference(&want, &is, &bad))
 		return err_set(
 		    e, EBADMSG, "snapshot_corrupt",
 		    "file %s is damaged in chunk %llu (at byte %llu); delete the snapshot "
 		    "and take it again",
-		    data, (unsigned long long)v.bad, (unsigned long long)v.bad * INDEX_CHUNK);
-	return r < 0 ? open_failed(r, data, e) : 0;
+		    data, (unsigned long long)bad, (unsigned long long)bad * INDEX_CHUNK);
+	return 0;
 }

@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "layers/digest.h"
 #include "layers/map.h"
+#include "layers/sync.h"
 #include <stdatomic.h>
 
 struct layer {
@@ -51,12 +52,12 @@ void layer_unref(struct layer *l);
 void layer_unrefp(struct layer **l);
 
 /*
- * Puts the layer into dirfd as <digest> and <digest>.map, mode 0444, both synced; syncing the
- * directory is left to the caller, who alone may write in it. Hashing and copying are one pass,
- * memory stays small. A sealed file on the same file system is linked, not copied. Sets the
- * digest; -EUCLEAN when the layer had another one before: its file has rotted.
+ * Puts the layer into dirfd as <digest> and <digest>.map, mode 0444, both to be synced with the
+ * list; the directory is the caller's, who alone may write in it. Hashing and copying are one pass
+ * (pass.h), memory stays small. A sealed file on the same file system is linked, not copied. Sets
+ * the digest; -EUCLEAN when the layer had another one before: its file has rotted.
  */
-int layer_save(struct layer *l, int dirfd);
+int layer_save(struct layer *l, int dirfd, struct sync_list *sync);
 
 /*
  * Opens <digest> from dirfd: size, map and the digest of the map are checked, the data is not.

@@ -186,36 +186,83 @@ static int link_pair(int from, int to, const char *data, const char *map)
 	return r;
 }
 
-/* Makes the directory hold this layer: by a link when the store has it, else by writing it. */
-static int place_layer(const struct snapshot_store *st, int dir, struct layer *l)
+/*
+ * What is being written. A layer that is new here gets its name in layers/ only when it is synced:
+ * the next writer who finds it there counts on it.
+ */
+struct writing {
+	const struct snapshot_store *st;
+	int dir;
+	struct sync_list sync;
+	const struct layer **fresh;
+	size_t nfresh, room;
+};
+
+static void writing_fini(struct writing *w)
 {
+	sync_fini(&w->sync);
+	free(w->fresh);
+	closep(&w->dir);
+}
+
+static int note_fresh(struct writing *w, const struct layer *l)
+{
+	if (w->nfresh == w->room) {
+		size_t room = w->room ? 2 * w->room : 8;
+		void *bigger = realloc(w->fresh, room * sizeof(w->fresh[0]));
+
+		if (!bigger)
+			return -ENOMEM;
+		w->fresh = bigger;
+		w->room = room;
+	}
+	w->fresh[w->nfresh++] = l;
+	return 0;
+}
+
+/* Makes the directory hold this layer: by a link when the store has it, else by writing it. */
+static int place_layer(struct writing *w, struct layer *l)
+{
+	int layers = w->st->layers, r;
 	char data[LAYER_NAME], map[LAYER_NAME];
-	int r;
 
 	if (l->has_digest) {
 		layer_names(&l->digest, data, map);
-		r = link_pair(st->layers, dir, data, map);
-		if (r == 0 || r == -EEXIST) /* listed before at another index */
+		if (faccessat(w->dir, map, F_OK, 0) == 0) /* listed before, at another place */
+			return 0;
+		r = link_pair(layers, w->dir, data, map);
+		if (r == 0)
 			return 0;
 		if (r == -EMLINK) { /* as many names as a file can have: begin a second copy */
-			unlinkat(st->layers, data, 0);
-			unlinkat(st->layers, map, 0);
+			unlinkat(layers, data, 0);
+			unlinkat(layers, map, 0);
 		} else if (r != -ENOENT) {
 			return r;
 		}
 	}
-	r = layer_save(l, dir);
-	if (r < 0)
-		return r;
-	layer_names(&l->digest, data, map);
-	r = link_pair(dir, st->layers, data, map);
-	/* Somebody else wrote the same: this snapshot keeps its own copy, which it knows to be
-	 * good. */
-	return r == -EEXIST ? 0 : r;
+	r = note_fresh(w, l);
+	return r < 0 ? r : layer_save(l, w->dir, &w->sync);
 }
 
-static int place_set(const struct snapshot_store *st, int dir, const struct set *s,
-                     struct manifest_layers *ret)
+/* Where the next writer finds what was written here; all of it is synced. */
+static int publish(const struct writing *w)
+{
+	char data[LAYER_NAME], map[LAYER_NAME];
+
+	for (size_t i = 0; i < w->nfresh; i++) {
+		int r;
+
+		layer_names(&w->fresh[i]->digest, data, map);
+		r = link_pair(w->dir, w->st->layers, data, map);
+		/* Somebody else wrote the same: this snapshot keeps its own copy, which it knows to
+		 * be good. */
+		if (r < 0 && r != -EEXIST)
+			return r;
+	}
+	return 0;
+}
+
+static int place_set(struct writing *w, const struct set *s, struct manifest_layers *ret)
 {
 	struct manifest_layer *at = calloc(s->n + 1, sizeof(*at));
 	int r;
@@ -226,7 +273,7 @@ static int place_set(const struct snapshot_store *st, int dir, const struct set 
 	*ret = (struct manifest_layers){.at = at, .n = s->n};
 	for (size_t i = 0; i < s->n; i++) {
 		if (i == 0 || s->at[i] != s->at[i - 1]) {
-			r = place_layer(st, dir, s->at[i]);
+			r = place_layer(w, s->at[i]);
 			if (r < 0)
 				return r;
 		}
@@ -278,20 +325,18 @@ static int create_in(int dir, const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
-static int place_state(int dir, int state_fd, struct manifest *m)
+static int place_state(struct writing *w, int state_fd, struct manifest *m)
 {
-	autoclose int fd = create_in(dir, state_name);
+	autoclose int fd = create_in(w->dir, state_name);
 	int r;
 
 	if (fd < 0)
 		return fd;
 	r = hash_file(state_fd, fd, SNAPSHOT_STATE_MAX, &m->state, &m->state_size);
-	if (r < 0)
-		return r;
-	return fsync(fd) < 0 ? -errno : 0;
+	return r < 0 ? r : sync_add(&w->sync, &fd);
 }
 
-static int place_manifest(int dir, const struct manifest *m)
+static int place_manifest(struct writing *w, const struct manifest *m)
 {
 	autofree char *text = NULL;
 	autoclose int fd = -1;
@@ -301,39 +346,40 @@ static int place_manifest(int dir, const struct manifest *m)
 	r = manifest_print(m, &text, &len);
 	if (r < 0)
 		return r;
-	fd = create_in(dir, manifest_name);
+	fd = create_in(w->dir, manifest_name);
 	if (fd < 0)
 		return fd;
 	r = io_write_full(fd, text, len);
-	if (r < 0)
-		return r;
-	return fsync(fd) < 0 ? -errno : 0;
+	return r < 0 ? r : sync_add(&w->sync, &fd);
 }
 
-/* Fills the directory; *doing names what went on when it failed. */
-static int place_all(const struct snapshot_store *st, int dir, struct manifest *m,
-                     const struct set *memory, const struct set *disks, int state_fd,
-                     const char **doing)
+/* Fills the directory, and syncs it; *doing names what went on when it failed. */
+static int place_all(struct writing *w, struct manifest *m, const struct set *memory,
+                     const struct set *disks, int state_fd, const char **doing)
 {
 	int r;
 
 	*doing = "writing the memory";
-	r = place_set(st, dir, memory, &m->memory);
+	r = place_set(w, memory, &m->memory);
 	*doing = r < 0 ? *doing : "writing the disks";
 	for (size_t i = 0; r == 0 && i < m->ndisks; i++)
 		if (!m->disks[i].is_image)
-			r = place_set(st, dir, &disks[i], &m->disks[i].layers);
+			r = place_set(w, &disks[i], &m->disks[i].layers);
 	if (r < 0)
 		return r;
 	*doing = "writing the state";
-	r = place_state(dir, state_fd, m);
+	r = place_state(w, state_fd, m);
 	if (r < 0)
 		return r;
 	*doing = "writing the manifest";
-	r = place_manifest(dir, m);
+	r = place_manifest(w, m);
 	if (r < 0)
 		return r;
-	return fsync(dir) < 0 ? -errno : 0;
+	*doing = "syncing it";
+	r = sync_all(&w->sync);
+	if (r == 0 && fsync(w->dir) < 0)
+		r = -errno;
+	return r < 0 ? r : publish(w);
 }
 
 static int check_parts(const struct manifest *m, const struct set *memory, const struct set *disks)
@@ -349,7 +395,7 @@ static int check_parts(const struct manifest *m, const struct set *memory, const
 int snapshot_write(const struct snapshot_store *st, const char *id, struct manifest *m,
                    const struct set *memory, const struct set *disks, int state_fd, struct err *e)
 {
-	autoclose int dir = -1;
+	AUTO(writing_fini) struct writing w = {.st = st, .dir = -1};
 	const char *doing = "making a directory";
 	char tmp[TMP_NAME];
 	int r;
@@ -363,10 +409,10 @@ int snapshot_write(const struct snapshot_store *st, const char *id, struct manif
 		               id);
 	if (faccessat(st->snapshots, id, F_OK, 0) == 0) /* before the work; rename decides */
 		return fail(e, -EEXIST, id, doing);
-	dir = make_tmp(st, id, tmp);
-	if (dir < 0)
-		return fail(e, dir, id, doing);
-	r = place_all(st, dir, m, memory, disks, state_fd, &doing);
+	w.dir = make_tmp(st, id, tmp);
+	if (w.dir < 0)
+		return fail(e, w.dir, id, doing);
+	r = place_all(&w, m, memory, disks, state_fd, &doing);
 	if (r < 0) {
 		remove_dir(st->snapshots, tmp);
 		return fail(e, r == -EEXIST ? -EIO : r, id, doing);

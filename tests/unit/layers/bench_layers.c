@@ -82,7 +82,7 @@ static void run(void **state)
 	assert_int_equal(snapshot_store_open(dir, &store), 0);
 	plain_hash(l, bytes);
 	begin();
-	assert_int_equal(layer_save(l, dir), 0);
+	assert_int_equal(save_layer(l, dir), 0);
 	report("save: hash, copy, sync", bytes);
 	begin();
 	assert_int_equal(layer_verify(l, dir, &e), 0);

@@ -219,8 +219,13 @@ int __real_linkat(int from, const char *a, int to, const char *b, int flags);
 int __wrap_linkat(int from, const char *a, int to, const char *b, int flags);
 int __wrap_linkat(int from, const char *a, int to, const char *b, int flags)
 {
+	struct stat st;
+
 	if (now(false))
 		return -1;
+	/* Into layers/: whoever finds it there counts on it. */
+	if (watching && from != AT_FDCWD && fstatat(from, a, &st, 0) == 0 && is_dirty(st.st_ino))
+		kept = false;
 	touched(to, false);
 	return __real_linkat(from, a, to, b, flags);
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -152,7 +153,7 @@ static struct digest digest_of(uint64_t pages, uint64_t start, uint64_t n, const
 		assert_int_equal(layer_seal_memfd(fd, pages, &map, &l), 0);
 		close(fd);
 	}
-	assert_int_equal(layer_save(l, dir), 0);
+	assert_int_equal(save_layer(l, dir), 0);
 	d = l->digest;
 	remove_saved(l);
 	layer_unref(l);
@@ -200,7 +201,7 @@ static void saving_keeps_holes_and_drops_what_is_not_in_the_map(void **state)
 	pwrite_text(fd, "stray", 50 * MAP_PAGE);
 	l = sealed_memfd(fd, &map);
 	map_fini(&map);
-	assert_int_equal(layer_save(l, dir), 0);
+	assert_int_equal(save_layer(l, dir), 0);
 	layer_names(&l->digest, data, name);
 	assert_int_equal(fstatat(dir, data, &st, 0), 0);
 	assert_int_equal(st.st_size, PAGES * MAP_PAGE);
@@ -233,14 +234,14 @@ static void a_sealed_file_is_linked_not_copied(void **state)
 	close(fd);
 	assert_int_equal(map_add(&map, 0, 1), 0);
 	assert_int_equal(layer_seal_file(dir, "top", PAGES, &map, &l), 0);
-	assert_int_equal(layer_save(l, dir), 0);
+	assert_int_equal(save_layer(l, dir), 0);
 	layer_names(&l->digest, data, name);
 	assert_int_equal(fstatat(dir, data, &a, 0), 0);
 	assert_int_equal(fstat(l->fd, &b), 0);
 	assert_int_equal(a.st_ino, b.st_ino);
 	remove_saved(l);
 	assert_int_equal(unlinkat(dir, "top", 0), 0);
-	assert_int_equal(layer_save(l, dir), 0); /* without a name left it is copied */
+	assert_int_equal(save_layer(l, dir), 0); /* without a name left it is copied */
 	assert_int_equal(fstatat(dir, data, &a, 0), 0);
 	assert_int_not_equal(a.st_ino, b.st_ino);
 	remove_saved(l);
@@ -261,7 +262,7 @@ static struct layer *saved_layer(char data[LAYER_NAME], char name[LAYER_NAME])
 		pwrite_text(fd, "data", i * CHUNK + 5000);
 	l = sealed_memfd(fd, &map);
 	map_fini(&map);
-	assert_int_equal(layer_save(l, dir), 0);
+	assert_int_equal(save_layer(l, dir), 0);
 	layer_names(&l->digest, data, name);
 	assert_int_equal(layer_open(dir, &l->digest, PAGES, &back, &e), 0);
 	layer_unref(l);
@@ -307,7 +308,7 @@ static void verify_names_the_first_bad_chunk(void **state)
 		assert_string_equal(e.kind, "snapshot_corrupt");
 		assert_non_null(strstr(e.text, cases[i].says));
 		assert_non_null(strstr(e.text, data));
-		assert_int_equal(layer_save(l, dir), -EUCLEAN); /* rot does not get a new name */
+		assert_int_equal(save_layer(l, dir), -EUCLEAN); /* rot does not get a new name */
 		poke(data, cases[i].off, cases[i].flip);
 	}
 	poke(data, 74 * MAP_PAGE, 1); /* not in the map: nobody reads it */
@@ -391,6 +392,65 @@ static void missing_and_cut_files_are_refused(void **state)
 	layer_unref(l);
 }
 
+/* 48 MiB, so that several threads work on it; every third page is not in the map, some are zeros.
+ */
+static struct layer *big_layer(void)
+{
+	enum { BIG = 12288 };
+	unsigned char page[MAP_PAGE];
+	struct map map = {0};
+	struct layer *l = NULL;
+	uint64_t seed = 7;
+	int fd;
+
+	assert_int_equal(layer_create_memfd("big", BIG, &fd), 0);
+	for (uint64_t i = 0; i < BIG; i++) {
+		for (size_t k = 0; k < sizeof(page); k += 4)
+			*(uint32_t *)(page + k) = i % 7 ? rnd(&seed) : 0;
+		if (i % 5)
+			assert_int_equal(
+			    io_pwrite_full(fd, page, sizeof(page), (off_t)(i * MAP_PAGE)), 0);
+		if (i % 3)
+			assert_int_equal(map_add(&map, i, 1), 0);
+	}
+	assert_int_equal(layer_seal_memfd(fd, BIG, &map, &l), 0);
+	close(fd);
+	return l;
+}
+
+static void many_threads_find_what_one_finds(void **state)
+{
+	struct layer *l = big_layer(), *back = NULL;
+	struct digest one;
+	cpu_set_t all, first;
+	char data[LAYER_NAME], map[LAYER_NAME];
+	struct err e;
+
+	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+	CPU_ZERO(&first);
+	for (int i = 0; CPU_COUNT(&first) == 0; i++)
+		if (CPU_ISSET(i, &all))
+			CPU_SET(i, &first);
+	assert_int_equal(sched_setaffinity(0, sizeof(first), &first), 0);
+	assert_int_equal(save_layer(l, dir), 0); /* on one cpu by one thread */
+	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+	one = l->digest;
+	remove_saved(l);
+	l->has_digest = false;
+	assert_int_equal(save_layer(l, dir), 0);
+	assert_true(digest_equal(&one, &l->digest));
+	assert_int_equal(layer_open(dir, &one, l->pages, &back, &e), 0);
+	assert_int_equal(layer_verify(back, dir, &e), 0);
+	layer_names(&one, data, map);
+	poke(data, 100 * CHUNK + 4 * MAP_PAGE, 1); /* the first of two */
+	poke(data, 600 * CHUNK + 4 * MAP_PAGE, 1);
+	assert_int_equal(layer_verify(back, dir, &e), -EBADMSG);
+	assert_non_null(strstr(e.text, "chunk 100 "));
+	remove_saved(l);
+	layer_unref(back);
+	layer_unref(l);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -403,6 +463,7 @@ int main(void)
 	    cmocka_unit_test(verify_names_the_first_bad_chunk),
 	    cmocka_unit_test(every_flipped_byte_of_a_map_file_is_seen),
 	    cmocka_unit_test(missing_and_cut_files_are_refused),
+	    cmocka_unit_test(many_threads_find_what_one_finds),
 	};
 
 	return cmocka_run_group_tests(tests, dir_setup, dir_teardown);

@@ -35,3 +35,14 @@ uint32_t rnd(uint64_t *state)
 	*state ^= *state << 17;
 	return (uint32_t)(*state >> 16);
 }
+
+int save_layer(struct layer *l, int dir)
+{
+	struct sync_list sync = {0};
+	int r = layer_save(l, dir, &sync);
+
+	if (r == 0)
+		r = sync_all(&sync);
+	sync_fini(&sync);
+	return r;
+}

@@ -9,9 +9,14 @@
 
 #include <cmocka.h>
 
+#include "layers/layer.h"
+
 /* A fresh directory, opened; tmpdir_remove() empties and removes it with all below. */
 int tmpdir_make(char path[64]);
 void tmpdir_remove(const char *path);
 
 /* xorshift: the same seed gives the same test, so a failure can be seen again. */
 uint32_t rnd(uint64_t *state);
+
+/* layer_save() and its sync. */
+int save_layer(struct layer *l, int dir);
