@@ -1,5 +1,5 @@
 /*
- * core/life.c - create, pause, resume, hibernate, wake, kill
+ * core/life.c - create, pause, resume, kill
  * Each operation has the same shape: on record, then done on the pool, then on record again. What a
  * crash leaves at any point between is what core/recover.c reads.
  */
@@ -11,25 +11,11 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "core/host_internal.h"
+#include "core/life_internal.h"
 
 enum {
 	SETTLE_MS = 2000, /* what a guest gets to write down what its volumes miss */
 };
-
-void hibernate_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1])
-{
-	snprintf(ret, SNAPSHOT_ID_MAX + 1, "hib-%s", sandbox_id);
-}
-
-/* What a sandbox slept in, and the layers that only this snapshot had. */
-static void drop_sleep(struct host *h, const char *sandbox_id)
-{
-	char id[SNAPSHOT_ID_MAX + 1];
-
-	hibernate_id(sandbox_id, id);
-	host_drop_snapshot(h, id, NULL);
-}
 
 /* --- starting a machine ----------------------------------------------------------------------- */
 
@@ -87,23 +73,7 @@ static void count_boot(struct host *h, uint64_t us)
 
 /* --- one operation of life ------------------------------------------------------------------- */
 
-struct life {
-	struct op op;
-	struct host *host;
-	host_done *done;
-	void *arg;
-	const char *why;
-	uint64_t asked_ns;
-	struct start_job job;           /* create, wake */
-	json_t *paths;                  /* volumes: keeps what the job's point into */
-	struct volume_sources *sources; /* hibernate: to be synced */
-	bool settle;                    /* kill: the guest can still be asked */
-	int r;
-	struct err err;
-};
-
-static struct life *life_new(struct host *h, host_done *done, void *arg,
-                             void (*begin)(struct op *op))
+struct life *life_new(struct host *h, host_done *done, void *arg, void (*begin)(struct op *op))
 {
 	struct life *l = calloc(1, sizeof(*l));
 	struct err e;
@@ -126,8 +96,7 @@ static struct life *life_new(struct host *h, host_done *done, void *arg,
 	return l;
 }
 
-/* Tells who asked, and gives the next one its turn. */
-static void life_end(struct life *l, const struct err *e)
+void life_end(struct life *l, const struct err *e)
 {
 	struct sandbox *sb = l->op.sb;
 
@@ -140,7 +109,7 @@ static void life_end(struct life *l, const struct err *e)
 	free(l);
 }
 
-static void run(struct life *l, void (*work)(void *arg), void (*done)(void *arg))
+void life_run(struct life *l, void (*work)(void *arg), void (*done)(void *arg))
 {
 	if (pool_submit(l->host->pool, work, done, l) < 0) {
 		l->r = err_set(&l->err, ENOMEM, "no_memory", "no memory");
@@ -222,7 +191,7 @@ static void create_wired(void *arg, const struct err *e)
 		return;
 	}
 	l->job.net_fd = network_fd(l->op.sb);
-	run(l, create_work, create_done);
+	life_run(l, create_work, create_done);
 }
 
 static void create_with(void *arg, const struct err *e, struct template *t)
@@ -356,7 +325,7 @@ void host_create(struct host *h, const char *tenant, const struct sandbox_spec *
 
 /* --- pause, resume ---------------------------------------------------------------------------- */
 
-static int control(struct host *h, const char *id, bool pause, struct err *e)
+int machine_control(struct host *h, const char *id, bool pause, struct err *e)
 {
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	int r = machine_adopt(&h->machines, id, &m, e);
@@ -370,7 +339,7 @@ static void pause_work(void *arg)
 {
 	struct life *l = arg;
 
-	l->r = control(l->host, l->job.machine, true, &l->err);
+	l->r = machine_control(l->host, l->job.machine, true, &l->err);
 	fault_at("pause.done");
 }
 
@@ -404,7 +373,7 @@ static void pause_begin(struct op *op)
 		        sb->id);
 	else if (sandbox_need_running(sb, &e) == 0 && sandbox_enter(sb, SANDBOX_PAUSED, &e) == 0) {
 		start_job_name(&l->job, sb);
-		run(l, pause_work, pause_done);
+		life_run(l, pause_work, pause_done);
 		return;
 	}
 	life_end(l, &e);
@@ -422,7 +391,7 @@ static void resume_work(void *arg)
 {
 	struct life *l = arg;
 
-	l->r = control(l->host, l->job.machine, false, &l->err);
+	l->r = machine_control(l->host, l->job.machine, false, &l->err);
 	fault_at("resume.done");
 }
 
@@ -449,7 +418,7 @@ static void resume_begin(struct op *op)
 
 	if (sb->state == SANDBOX_PAUSED) {
 		start_job_name(&l->job, sb);
-		run(l, resume_work, resume_done);
+		life_run(l, resume_work, resume_done);
 	} else if (sb->state == SANDBOX_HIBERNATED) {
 		err_set(&e, EBUSY, "conflict", "sandbox %s is hibernated, not paused: wake it",
 		        sb->id);
@@ -462,225 +431,6 @@ static void resume_begin(struct op *op)
 void host_resume(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 {
 	struct life *l = life_new(h, done, arg, resume_begin);
-
-	if (l)
-		op_queue(sb, &l->op);
-}
-
-/* --- hibernate, wake -------------------------------------------------------------------------- */
-
-/* Until the snapshot is on disk under its name, the machine can go on; from then on it may go. */
-static void hibernate_work(void *arg)
-{
-	struct life *l = arg;
-	struct host *h = l->host;
-	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
-	char id[SNAPSHOT_ID_MAX + 1];
-	int r;
-
-	hibernate_id(l->job.id, id);
-	r = control(h, l->job.machine, true, &l->err);
-	fault_at("hibernate.paused");
-	if (r == 0)
-		r = machine_snapshot(&h->machines, l->job.machine, &image, NULL, &l->err);
-	fault_at("hibernate.sealed");
-	if (r == 0 && l->sources)
-		r = volume_sync_all(l->sources, &l->err);
-	if (r == 0)
-		r = machine_save(&h->machines, &image, &h->store, id, l->job.id, &l->err);
-	fault_at("hibernate.saved");
-	if (r == 0) {
-		r = machine_remove(&h->machines, l->job.machine, &l->err);
-		fault_at("hibernate.stopped");
-		if (r < 0) /* it is there still: so let it live */
-			snapshot_delete(&h->store, id, NULL);
-	}
-	if (r < 0)
-		control(h, l->job.machine, false, NULL);
-	l->r = r;
-}
-
-static void hibernate_done(void *arg)
-{
-	struct life *l = arg;
-	struct sandbox *sb = l->op.sb;
-	struct host *h = l->host;
-	struct err e;
-
-	if (l->r < 0) {
-		if (sb->pid == 0) { /* it ended before it could be saved */
-			snprintf(sb->end, sizeof(sb->end), "ended while it was being hibernated");
-			sb->state = SANDBOX_FAILED;
-		} else {
-			sb->state = SANDBOX_RUNNING;
-		}
-		if (record_update(sb, &e) < 0)
-			log_error("cannot record sandbox=%s why=\"%s\"", sb->id, e.text);
-		sandbox_schedule(sb);
-		life_end(l, &l->err);
-		return;
-	}
-	sandbox_unwatch(sb);
-	network_return(sb);
-	history_drop(sb, "it was hibernated"); /* they are memory, and it shall use none */
-	if (sandbox_enter(sb, SANDBOX_HIBERNATED, &e) < 0) {
-		/* HIBERNATING with a saved snapshot means the same to the next pandad. */
-		log_error("cannot record sandbox=%s why=\"%s\"", sb->id, e.text);
-		sb->state = SANDBOX_HIBERNATED;
-	}
-	h->stats.hibernations++;
-	event_emit(&h->events, sb->tenant, sb->id, "sandbox.hibernated", NULL);
-	log_info("sandbox hibernated sandbox=%s took_ms=%llu", sb->id,
-	         (unsigned long long)((mono_ns() - l->asked_ns) / 1000000));
-	life_end(l, NULL);
-}
-
-static void hibernate_begin(struct op *op)
-{
-	struct life *l = (struct life *)op;
-	struct sandbox *sb = op->sb;
-	struct err e;
-
-	if (sb->state == SANDBOX_HIBERNATED) {
-		life_end(l, NULL);
-		return;
-	}
-	if (sb->state != SANDBOX_PAUSED && sandbox_need_running(sb, &e) < 0) {
-		life_end(l, &e);
-		return;
-	}
-	if (sandbox_enter(sb, SANDBOX_HIBERNATING, &e) < 0) {
-		life_end(l, &e);
-		return;
-	}
-	fault_at("hibernate.recorded");
-	if (json_array_size(sb->spec.volumes) >
-	    0) { /* what sleeps on disk counts on them as they are */
-		l->sources = malloc(sizeof(*l->sources));
-		if (l->sources && volume_sources(l->host, sb, l->sources, NULL) < 0)
-			l->sources->n = 0;
-	}
-	link_drop(sb); /* its calls end here: they could not be carried over */
-	start_job_name(&l->job, sb);
-	run(l, hibernate_work, hibernate_done);
-}
-
-void host_hibernate(struct host *h, struct sandbox *sb, host_done *done, void *arg)
-{
-	struct life *l = life_new(h, done, arg, hibernate_begin);
-
-	if (l)
-		op_queue(sb, &l->op);
-}
-
-static void wake_work(void *arg)
-{
-	struct life *l = arg;
-
-	start_job_run(&l->job);
-	fault_at("wake.started");
-}
-
-static void drop_snapshot_work(void *arg)
-{
-	struct life *l = arg;
-
-	drop_sleep(l->host, l->job.id);
-}
-
-static void wake_over(void *arg)
-{
-	life_end(arg, NULL);
-}
-
-static void wake_done(void *arg)
-{
-	struct life *l = arg;
-	struct sandbox *sb = l->op.sb;
-	struct host *h = l->host;
-	struct err e;
-	int r = l->r < 0 ? l->r : l->job.r;
-
-	e = l->r < 0 ? l->err : l->job.err;
-	if (r == 0) {
-		r = sandbox_watch(sb, l->job.pid);
-		if (r < 0)
-			err_set(&e, -r, "machine_gone", "machine %s ended at once", sb->id);
-	}
-	if (r == 0) {
-		sb->generation = l->job.generation;
-		r = sandbox_enter(sb, SANDBOX_RUNNING, &e);
-		if (r < 0) {
-			sandbox_unwatch(sb);
-			machine_remove(&h->machines, sb->machine, NULL);
-		}
-	}
-	if (r < 0) {
-		network_return(sb);
-		sb->state = SANDBOX_HIBERNATED; /* it sleeps on; nothing is lost */
-		record_update(sb, NULL);
-		err_prefix(&e, "auto-wake: sandbox %s could not be woken", sb->id);
-		log_error("wake failed sandbox=%s why=\"%s\"", sb->id, e.text);
-		life_end(l, &e);
-		return;
-	}
-	fault_at("wake.running");
-	link_take(h, sb, &l->job.guest);
-	h->stats.wakes++;
-	host_touch(h, sb);
-	event_emit(&h->events, sb->tenant, sb->id, "sandbox.woken",
-	           json_pack("{s:f}", "wake_ms", (double)(mono_ns() - l->asked_ns) / 1e6));
-	log_info("sandbox woken sandbox=%s took_ms=%llu", sb->id,
-	         (unsigned long long)((mono_ns() - l->asked_ns) / 1000000));
-	/* What it slept in goes while it is awake already: whoever asked does not wait for that. */
-	if (l->done)
-		l->done(l->arg, NULL, sb);
-	l->done = NULL;
-	if (pool_submit(h->pool, drop_snapshot_work, wake_over, l) < 0)
-		wake_over(l);
-}
-
-static void wake_wired(void *arg, const struct err *e)
-{
-	struct life *l = arg;
-
-	if (e) {
-		l->err = *e;
-		l->r = -e->code;
-		wake_done(l);
-		return;
-	}
-	l->job.net_fd = network_fd(l->op.sb);
-	run(l, wake_work, wake_done);
-}
-
-static void wake_begin(struct op *op)
-{
-	struct life *l = (struct life *)op;
-	struct sandbox *sb = op->sb;
-	struct err e;
-
-	if (sb->state != SANDBOX_HIBERNATED) {
-		life_end(l, sandbox_need_running(sb, &e) < 0 ? &e : NULL);
-		return;
-	}
-	if (host_admit(l->host, sb->tenant, 0, sb->memory_mb, NULL, &e) < 0 ||
-	    volume_open_all(l->host, sb->tenant, sb->spec.volumes, sb->id, false, l->job.volumes,
-	                    &e) < 0 ||
-	    sandbox_enter(sb, SANDBOX_WAKING, &e) < 0) {
-		life_end(l, &e);
-		return;
-	}
-	fault_at("wake.recorded");
-	start_job_name(&l->job, sb);
-	hibernate_id(sb->id, l->job.load);
-	l->job.generation = sb->generation + 1;
-	network_take(sb, wake_wired, l);
-}
-
-void host_wake(struct host *h, struct sandbox *sb, host_done *done, void *arg)
-{
-	struct life *l = life_new(h, done, arg, wake_begin);
 
 	if (l)
 		op_queue(sb, &l->op);
@@ -772,7 +522,7 @@ static void kill_begin(struct op *op)
 		log_error("killing without a record of it sandbox=%s why=\"%s\"", sb->id, e.text);
 	fault_at("kill.recorded");
 	start_job_name(&l->job, sb);
-	run(l, kill_work, kill_done);
+	life_run(l, kill_work, kill_done);
 }
 
 void host_kill(struct host *h, struct sandbox *sb, const char *why, host_done *done, void *arg)
