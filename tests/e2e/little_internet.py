@@ -57,7 +57,22 @@ def zone():
         "huge.example": [("A", f"11.2.{i // 250}.{i % 250 + 1}") for i in range(120)],
         "txt.example": [("TXT", '"hello"')], "short.example": [("A", WEB)],
         "glue.example": [("MX", "10 mail.example."), ("A", DATABASE)],
+        "example.com": [("A", WEB)],
     }
+
+
+PAGE = "<!doctype html><title>Example Domain</title><h1>Example Domain</h1>"
+
+
+def certificate(where):
+    """Makes where/key and where/cert, a certificate for example.com; returns that of the authority behind it, whose key is gone."""
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    ca = ["-keyout", f"{where}/ca.key", "-out", f"{where}/ca", "-subj", "/CN=a little authority"]
+    leaf = ["-keyout", f"{where}/key", "-out", f"{where}/cert", "-subj", "/CN=example", "-CA", f"{where}/ca", "-CAkey", f"{where}/ca.key",
+            "-addext", "subjectAltName=DNS:example.com", "-addext", "basicConstraints=critical,CA:FALSE"]
+    for more in ca, leaf:
+        subprocess.run(make + more, check=True, capture_output=True)
+    return Path(where, "ca").read_text()
 
 
 class Server:
@@ -91,6 +106,8 @@ class Server:
                 print(json.dumps(self.marks), flush=True)
             elif word[0] == "asked":
                 print(json.dumps(self.asked), flush=True)
+            elif word[0] == "authority":
+                print(json.dumps(self.authority), flush=True)
             elif word[0] == "clear":
                 self.marks.clear()
                 self.asked.clear()
@@ -144,10 +161,8 @@ class Server:
         s = self.listen(port, socket.SOCK_STREAM)
         ctx = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         with tempfile.TemporaryDirectory(prefix="panda-tls.") as where:
-            key, cert = f"{where}/key", f"{where}/cert"
-            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                            "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=example"], check=True, capture_output=True)
-            ctx.load_cert_chain(cert, key)
+            self.authority = certificate(where)
+            ctx.load_cert_chain(f"{where}/cert", f"{where}/key")
         ctx.sni_callback = lambda sock, name, _: self.names.__setitem__(id(sock), name)
 
         def talk(raw):
@@ -168,8 +183,9 @@ class Server:
                         if not got:
                             return
                         c.sendall(got)
-                body = f"tls {c.getsockname()[0]} {self.names.get(id(c))}".encode()
-                c.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                name = self.names.get(id(c))
+                body = (PAGE if name == "example.com" else f"tls {c.getsockname()[0]} {name}").encode()
+                c.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                 c.close()
             except OSError:
                 raw.close()
@@ -689,6 +705,8 @@ class Guest(Child):
 
 
 class LittleInternet:
+    resolver = DNS
+
     def __init__(self):
         self.tag = f"pt{os.getpid()}x{next(NUMBERS)}"
         self.host, self.internet, self.lan = (f"{self.tag}-{n}" for n in ("host", "internet", "lan"))
@@ -730,6 +748,10 @@ class LittleInternet:
     def marks(self):
         """Marks that arrived anywhere but in the guest."""
         return sorted(set(sum((c.ask("marks") for c in self.children), [])))
+
+    def authority(self):
+        """The certificate to trust for example.com."""
+        return self.world.ask("authority")
 
     def clear(self):
         for c in self.children:

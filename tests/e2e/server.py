@@ -4,6 +4,7 @@
 control group, a machine's directory, a snapshot. The bake of the base template is made once per
 session and shared by hard links.
 """
+import ctypes
 import http.client
 import json
 import os
@@ -247,3 +248,42 @@ class Pandad:
                         pass
         shutil.rmtree(self.run, ignore_errors=True)
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+class Unix(http.client.HTTPConnection):
+    """HTTP over a unix socket: those are not in a network namespace."""
+
+    def __init__(self, path, timeout):
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+class NetPandad(Pandad):
+    """In the host's namespace of a little internet (little_internet.py): its sandboxes have a network."""
+
+    def __init__(self, net, home, **kw):
+        self.socket = str(home) + ".sock"
+        super().__init__(home, network="yes", resolver=net.resolver, **kw)
+        self.config["listen"] = "unix:" + self.socket
+        self.space = f"/run/netns/{net.host}"
+
+    def start(self, **kw):
+        return super().start(preexec=lambda: self.enter(), **kw)
+
+    def enter(self):
+        fd = os.open(self.space, os.O_RDONLY)
+        if ctypes.CDLL(None).setns(fd, 0x40000000) != 0:
+            os._exit(99)
+        os.close(fd)
+
+    @property
+    def url(self):
+        return "unix:" + self.socket
+
+    def connection(self, timeout):
+        return Unix(self.socket, timeout)

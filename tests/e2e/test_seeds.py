@@ -1,19 +1,22 @@
 """Every code block of the seed documents, taken from the documents, run as it stands.
 
 What a document leaves to its reader is put around a block: a model that answers by script stands in for OpenAI's and
-Anthropic's, and names that a block uses but does not make are supplied. Machines have no network yet: what clones from the
-internet fails inside of the sandbox, as the block itself allows, except in the one block that insists on a page.
+Anthropic's, and names that a block uses but does not make are supplied. Nothing leaves this machine: what clones from the
+internet fails inside of the sandbox, as the block itself allows. The one block that insists on a page gets it from a little
+internet, whose authority its sandbox is told to trust.
 """
 import json
 import os
 import shlex
+import struct
 import sys
 import types
 
 import pytest
 
 import seeds
-from conftest import BUILD, Pandad
+from little_internet import LittleInternet
+from server import BUILD, NetPandad, Pandad
 
 NEEDED = ["base", "code-interpreter", "agent", "python-data", "browser"]
 
@@ -28,16 +31,47 @@ def templates_pandad(server_home):
 
 @pytest.fixture
 def world(templates_pandad, monkeypatch, tmp_path):
+    yield from user(templates_pandad, monkeypatch, tmp_path)
+
+
+def user(p, monkeypatch, tmp_path):
     """What a user has: a token in the environment, a directory to work in."""
-    monkeypatch.setenv("PANDASTACK_API", templates_pandad.url)
+    monkeypatch.setenv("PANDASTACK_API", p.url)
     monkeypatch.delenv("PANDASTACK_API_KEY", raising=False)
-    monkeypatch.setenv("PANDASTACK_TOKEN", templates_pandad.key)
+    monkeypatch.setenv("PANDASTACK_TOKEN", p.key)
     monkeypatch.chdir(tmp_path)
     import pandastack
     pandastack.set_default_client(None)
-    yield templates_pandad
-    templates_pandad.clear()
+    yield p
+    p.clear()
     pandastack.set_default_client(None)
+
+
+@pytest.fixture
+def online(server_home, monkeypatch, tmp_path):
+    """The same, and sandboxes reach https://example.com, of the little internet."""
+    with LittleInternet() as net:
+        p = NetPandad(net, server_home / "seeds-online", templates=["browser"], bakes=server_home / "bakes").start()
+        try:
+            monkeypatch.setattr("pandastack.Sandbox.create", trusting(net.authority()))
+            yield from user(p, monkeypatch, tmp_path)
+        finally:
+            p.close()
+
+
+def trusting(authority):
+    """Sandbox.create, of a sandbox whose browser takes certificates of this authority, as it would those of a company."""
+    import pandastack
+    create = pandastack.Sandbox.create
+
+    def wrapped(*args, **kw):
+        sb = create(*args, **kw)
+        sb.filesystem.write("/tmp/authority.pem", authority)
+        done = sb.exec("mkdir -p /root/.pki/nssdb && certutil -d sql:/root/.pki/nssdb -N --empty-password &&"
+                       "certutil -d sql:/root/.pki/nssdb -A -n ours -t C,, -i /tmp/authority.pem")
+        assert done.exit_code == 0, done.stderr
+        return sb
+    return wrapped
 
 
 def need(p, *names):
@@ -182,10 +216,12 @@ def ast_dict(text):
     return ast.literal_eval(text)
 
 
-def test_computer_use_browser(world, capsys):
-    need(world, "browser")
-    pytest.skip("the block opens a page of the internet, and machines have no network yet (the network issue)")
+def test_computer_use_browser(online, capsys):
     run("002", 1)
+    shot = open("shot.png", "rb").read()
+    assert shot[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack("!II", shot[16:24]) == (1280, 720)
+    assert capsys.readouterr().out == f"page title: Example Domain | screenshot: {len(shot)} bytes\n"
+    assert online.do("GET", "/v1/sandboxes") == []
 
 
 def test_computer_use_branches(world, capsys):

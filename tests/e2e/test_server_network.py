@@ -1,47 +1,12 @@
 """The network of sandboxes through a real pandad, which runs in the `host` namespace of a little internet (little_internet.py)."""
-import http.client
-import os
 import socket
 import time
 
 import pytest
 
-from conftest import NAMES, Pandad, wait_for
-from little_internet import DATABASE, DNS, HOST_PUBLIC, METADATA, OTHER, WEB, LittleInternet, sh
-
-
-class Unix(http.client.HTTPConnection):
-    """HTTP over a unix socket: those are not in a network namespace."""
-
-    def __init__(self, path, timeout):
-        super().__init__("localhost", timeout=timeout)
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
-
-
-class NetPandad(Pandad):
-    def __init__(self, net, home, **kw):
-        self.socket = str(home) + ".sock"
-        super().__init__(home, network="yes", resolver=DNS, **kw)
-        self.config["listen"] = "unix:" + self.socket
-        self.space = f"/run/netns/{net.host}"
-
-    def start(self, **kw):
-        return super().start(preexec=lambda: self.enter(), **kw)
-
-    def enter(self):
-        import ctypes
-        fd = os.open(self.space, os.O_RDONLY)
-        if ctypes.CDLL(None).setns(fd, 0x40000000) != 0:
-            os._exit(99)
-        os.close(fd)
-
-    def connection(self, timeout):
-        return Unix(self.socket, timeout)
+from conftest import NAMES, wait_for
+from server import NetPandad
+from little_internet import DATABASE, HOST_PUBLIC, METADATA, OTHER, WEB, LittleInternet, sh
 
 
 @pytest.fixture(scope="module")
