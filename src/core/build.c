@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,14 +21,6 @@
 #include "base/log.h"
 #include "core/build_internal.h"
 #include "layers/digest.h"
-
-struct builds {
-	struct host *host;
-	struct pool *pool;
-	int dir;
-	struct build *newest;
-	bool closing;
-};
 
 static const char *const status_names[] = {"queued", "running", "baking", "done", "failed"};
 
@@ -46,7 +37,7 @@ static bool over(const struct build *b)
 /* --- on disk ---------------------------------------------------------------------------------- */
 
 /* All files of a build, or but for its record and its log. */
-static void clean_dir(int builds, const char *id, bool all)
+void build_clean_dir(int builds, const char *id, bool all)
 {
 	int fd = openat(builds, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	autoclosedir DIR *d = fd < 0 ? NULL : fdopendir(fd);
@@ -109,7 +100,7 @@ static void read_record(struct builds *bs, const char *id)
 		j = json_loadb(text, n, 0, NULL);
 	b = json_is_object(j) ? calloc(1, sizeof(*b)) : NULL;
 	if (!b) {
-		clean_dir(bs->dir, id, true); /* its order was not complete */
+		build_clean_dir(bs->dir, id, true); /* its order was not complete */
 		return;
 	}
 	b->log = b->wake = -1;
@@ -130,7 +121,7 @@ static void read_record(struct builds *bs, const char *id)
 		b->info.ended_ms = wall_ms();
 		snprintf(b->info.error, sizeof(b->info.error),
 		         "the server ended while this was being built: build it again");
-		clean_dir(bs->dir, id, false);
+		build_clean_dir(bs->dir, id, false);
 		write_record(bs, b);
 		log_info("a build did not survive the last end build=%s", id);
 	}
@@ -165,7 +156,7 @@ static void forget_old(struct builds *bs)
 			continue;
 		}
 		*at = b->next;
-		clean_dir(bs->dir, b->info.id, true);
+		build_clean_dir(bs->dir, b->info.id, true);
 		build_free(b);
 	}
 }
@@ -230,8 +221,6 @@ void builds_close(struct builds *bs)
 	free(bs);
 }
 
-/* --- orders ----------------------------------------------------------------------------------- */
-
 static size_t unfinished_of(const struct builds *bs, const char *tenant)
 {
 	size_t n = 0;
@@ -241,154 +230,12 @@ static size_t unfinished_of(const struct builds *bs, const char *tenant)
 	return n;
 }
 
-static int too_many(const struct builds *bs, const char *tenant, struct err *e)
+int builds_too_many(const struct builds *bs, const char *tenant, struct err *e)
 {
 	if (unfinished_of(bs, tenant) >= BUILDS_WAITING_MAX)
 		return err_set(e, EAGAIN, "too_many",
 		               "%d builds are waiting or at work already: wait for one to end",
 		               BUILDS_WAITING_MAX);
-	return 0;
-}
-
-int build_order_new(struct host *h, const char *tenant, struct build_order **ret, struct err *e)
-{
-	struct builds *bs = templates_builds(h->templates);
-	struct build_order *o;
-	unsigned char bits[BUILD_ID / 2];
-	int r;
-
-	if (h->closing)
-		return err_set(e, ESHUTDOWN, "shutting_down", "the server is about to end");
-	r = too_many(bs, tenant, e);
-	if (r < 0)
-		return r;
-	o = calloc(1, sizeof(*o));
-	if (!o)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
-	o->host = h;
-	o->dir = o->fd = -1;
-	snprintf(o->info.tenant, sizeof(o->info.tenant), "%s", tenant);
-	if (getrandom(bits, sizeof(bits), 0) != sizeof(bits) || sha_new(&o->sha) < 0) {
-		build_order_free(o);
-		return err_set(e, ENOMEM, "no_memory", "no memory");
-	}
-	for (size_t i = 0; i < sizeof(bits); i++)
-		snprintf(o->info.id + 2 * i, 3, "%02x", bits[i]);
-	if (mkdirat(bs->dir, o->info.id, 0700) == 0)
-		o->dir = openat(bs->dir, o->info.id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (o->dir < 0) {
-		r = err_set(e, errno, "disk_full", "no place for a build: %s", strerror(errno));
-		build_order_free(o);
-		return r;
-	}
-	*ret = o;
-	return 0;
-}
-
-void build_order_free(struct build_order *o)
-{
-	if (!o)
-		return;
-	if (o->dir >= 0)
-		clean_dir(templates_builds(o->host->templates)->dir, o->info.id, true);
-	closep(&o->dir);
-	closep(&o->fd);
-	sha_free(o->sha);
-	free(o->dockerfile);
-	json_decref(o->args);
-	for (size_t i = 0; i < o->nfiles; i++)
-		free(o->files[i].path);
-	free(o->files);
-	free(o);
-}
-
-/* "./a//b" is "a/b". NULL: it leads out, or is none. */
-static char *plain_path(const char *path)
-{
-	char *ret = calloc(1, strlen(path) + 1), *to = ret;
-
-	while (ret && *path) {
-		size_t n = strcspn(path, "/");
-
-		if (n == 2 && !memcmp(path, "..", 2)) {
-			free(ret);
-			return NULL;
-		}
-		if (n && !(n == 1 && *path == '.')) {
-			if (to > ret)
-				*to++ = '/';
-			memcpy(to, path, n);
-			to += n;
-		}
-		path += n;
-		path += *path == '/';
-	}
-	if (ret && to == ret) {
-		free(ret);
-		return NULL;
-	}
-	return ret;
-}
-
-int build_order_file(struct build_order *o, const char *path, struct err *e)
-{
-	autofree char *plain = strlen(path) <= BUILD_PATH_MAX ? plain_path(path) : NULL;
-	struct build_file *bigger;
-	char name[32];
-
-	if (!plain)
-		return err_set(e, EINVAL, "bad_request",
-		               "'%.80s' cannot be a file of the context: its name is a relative "
-		               "path of at most %d bytes, without '..'",
-		               path, BUILD_PATH_MAX);
-	if (o->nfiles == BUILD_FILES_MAX)
-		return err_set(e, EFBIG, "too_large", "more than %d files in the context",
-		               BUILD_FILES_MAX);
-	bigger = reallocarray(o->files, o->nfiles + 1, sizeof(*bigger));
-	if (!bigger)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
-	o->files = bigger;
-	snprintf(name, sizeof(name), "c%zu", o->nfiles);
-	closep(&o->fd);
-	o->fd = openat(o->dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (o->fd < 0)
-		return err_set(e, errno, "disk_full", "cannot keep '%.80s': %s", plain,
-		               strerror(errno));
-	o->files[o->nfiles++] = (struct build_file){.path = take_ptr(plain)};
-	return 0;
-}
-
-int build_order_data(struct build_order *o, const void *p, size_t n, struct err *e)
-{
-	int r;
-
-	o->bytes += n;
-	if (o->bytes > BUILD_CONTEXT_MAX)
-		return err_set(e, EFBIG, "too_large",
-		               "the context is larger than %d MB: leave out what the build does "
-		               "not need",
-		               BUILD_CONTEXT_MAX >> 20);
-	r = io_write_full(o->fd, p, n);
-	if (r < 0)
-		return err_set(e, -r, "disk_full", "cannot keep the context: %s", strerror(-r));
-	return sha_add(o->sha, p, n) < 0 ? err_set(e, EIO, "internal", "no digest") : 0;
-}
-
-int build_order_file_end(struct build_order *o, struct err *e)
-{
-	struct build_file *f = &o->files[o->nfiles - 1];
-	struct digest d;
-	char head[4] = "";
-
-	if (sha_done(o->sha, &d) < 0)
-		return err_set(e, EIO, "internal", "no digest");
-	digest_text(&d, f->digest);
-	f->program = pread(o->fd, head, 4, 0) >= 2 && (!memcmp(head, "#!", 2) || !memcmp(head,
-	                                                                                 "\x7f"
-	                                                                                 "ELF",
-	                                                                                 4));
-	closep(&o->fd);
-	o->fd = -1;
 	return 0;
 }
 
@@ -416,7 +263,7 @@ static void end_build(struct build *b)
 	/* What is left of it is its record and its log. */
 	closep(&b->order->dir);
 	b->order->dir = -1;
-	clean_dir(bs->dir, b->info.id, false);
+	build_clean_dir(bs->dir, b->info.id, false);
 	build_order_free(take_ptr(b->order));
 	dockerfile_free(take_ptr(b->file));
 	for (size_t i = 0; i < ARRAY_LEN(b->stages); i++) {
@@ -644,7 +491,7 @@ static int check(struct build *b, struct err *e)
 	struct build_order *o = b->order;
 	struct host *h = o->host;
 	unsigned memory_mb = o->info.memory_mb;
-	int r = too_many(templates_builds(h->templates), o->info.tenant, e);
+	int r = builds_too_many(templates_builds(h->templates), o->info.tenant, e);
 
 	if (r == 0)
 		r = template_may_put(h->templates, o->info.tenant, o->info.name, o->replace, e);

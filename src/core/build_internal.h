@@ -39,6 +39,21 @@ struct build {
 	int r;
 };
 
+/* ---- the books ---- */
+
+struct builds {
+	struct host *host;
+	struct pool *pool;
+	int dir;
+	struct build *newest;
+	bool closing;
+};
+
+/* Kind too_many. */
+int builds_too_many(const struct builds *bs, const char *tenant, struct err *e);
+/* All files of a build, or but for its record and its log. */
+void build_clean_dir(int builds, const char *id, bool all);
+
 /* On a thread of the builder: all of it. Leaves b->r and b->err. */
 void build_work(struct build *b);
 void build_say(struct build *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
