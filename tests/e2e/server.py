@@ -42,6 +42,19 @@ class Answer:
         return f"<{self.status} {self.body[:400]!r}>"
 
 
+class Unix(http.client.HTTPConnection):
+    """HTTP over a unix socket: those are not in a network namespace."""
+
+    def __init__(self, path, timeout):
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
 class Pandad:
     def __init__(self, home, templates=("base",), bakes=None, **config):
         self.home = Path(home)
@@ -65,7 +78,8 @@ class Pandad:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        listen = self.config["listen"]
+        return listen if listen.startswith("unix:") else "http://" + listen
 
     def start(self, fault=None, wait=True, preexec=None):
         assert self.process is None or self.process.poll() is not None
@@ -136,6 +150,8 @@ class Pandad:
             c.close()
 
     def connection(self, timeout):
+        if self.url.startswith("unix:"):
+            return Unix(self.url[5:], timeout)
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def do(self, method, path, body=None, expect=None, **kw):
@@ -250,26 +266,11 @@ class Pandad:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-class Unix(http.client.HTTPConnection):
-    """HTTP over a unix socket: those are not in a network namespace."""
-
-    def __init__(self, path, timeout):
-        super().__init__("localhost", timeout=timeout)
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
-
-
 class NetPandad(Pandad):
     """In the host's namespace of a little internet (little_internet.py): its sandboxes have a network."""
 
     def __init__(self, net, home, **kw):
-        self.socket = str(home) + ".sock"
-        super().__init__(home, network="yes", resolver=net.resolver, **kw)
-        self.config["listen"] = "unix:" + self.socket
+        super().__init__(home, network="yes", resolver=net.resolver, listen=f"unix:{home}.sock", **kw)
         self.space = f"/run/netns/{net.host}"
 
     def start(self, **kw):
@@ -280,10 +281,3 @@ class NetPandad(Pandad):
         if ctypes.CDLL(None).setns(fd, 0x40000000) != 0:
             os._exit(99)
         os.close(fd)
-
-    @property
-    def url(self):
-        return "unix:" + self.socket
-
-    def connection(self, timeout):
-        return Unix(self.socket, timeout)

@@ -1,4 +1,5 @@
 """The command line against a real pandad: every command, as people and scripts use it."""
+import asyncio
 import fcntl
 import hashlib
 import http.server
@@ -76,6 +77,17 @@ def test_run_passes_everything_on_and_leaves_nothing(cli):
     r = cli.try_("run", "-e", "WORD=hi", "--", "sh", "-c", "cat; echo $WORD; echo err >&2; exit 3", stdin=b"in\n")
     assert (r.code, r.out, r.err) == (3, b"in\nhi\n", b"err\n"), r
     assert cli.json("ls") == []
+
+
+def test_a_server_behind_a_unix_socket(new_pandad, tmp_path):
+    p = new_pandad(listen=f"unix:{tmp_path}/sock")
+    assert Cli(p, tmp_path)("run", "--", "echo", "hello") == "hello\n"
+
+    async def ask():
+        from pandastack import AsyncClient
+        async with AsyncClient(api_key=p.key, api_url=p.url) as c:
+            return await c.me()
+    assert asyncio.run(ask())["auth_method"] == "token"
 
 
 def test_run_keeps_when_asked(cli):
