@@ -66,8 +66,13 @@ void host_fill_spare(struct host *h);
  */
 int host_drop_snapshot(struct host *h, const char *id, struct err *e);
 
-/* The snapshot a hibernated sandbox sleeps in. */
+/*
+ * The snapshot a hibernated sandbox sleeps in; and the one it has slept in, while it is awake. Its
+ * machine stands on the layers of that, so it costs no space, and the next hibernation finds them
+ * in the store instead of writing them again. It is of no other use.
+ */
 void hibernate_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1]);
+void slept_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1]);
 
 int host_recover(struct host *h, struct err *e);
 

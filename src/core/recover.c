@@ -91,6 +91,8 @@ static void remove_all_of(struct sandbox *sb)
 	machine_remove(&h->machines, sb->machine, NULL);
 	hibernate_id(sb->id, name);
 	snapshot_delete(&h->store, name, NULL);
+	slept_id(sb->id, name);
+	snapshot_delete(&h->store, name, NULL);
 	volume_drop_clones(h, sb->id);
 	if (record_delete(sb, NULL) == 0)
 		host_drop(h, sb);
@@ -265,6 +267,10 @@ static void recover_snapshots(struct host *h, struct tally *t)
 			struct sandbox *sb = dict_get(h->by_id, de->d_name + 4);
 
 			known = sb && sb->state == SANDBOX_HIBERNATED;
+		} else if (!strncmp(de->d_name, "was-", 4)) {
+			struct sandbox *sb = dict_get(h->by_id, de->d_name + 4);
+
+			known = sb && sb->state != SANDBOX_HIBERNATED;
 		} else if (!known) {
 			db_each(h->db, NULL, found, &known, "SELECT 1 FROM snapshots WHERE id = ?",
 			        "t", de->d_name);

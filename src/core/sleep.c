@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -16,12 +17,67 @@ void hibernate_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1])
 	snprintf(ret, SNAPSHOT_ID_MAX + 1, "hib-%s", sandbox_id);
 }
 
+void slept_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1])
+{
+	snprintf(ret, SNAPSHOT_ID_MAX + 1, "was-%s", sandbox_id);
+}
+
+static void drop_slept(struct host *h, const char *sandbox_id)
+{
+	char id[SNAPSHOT_ID_MAX + 1];
+
+	slept_id(sandbox_id, id);
+	host_drop_snapshot(h, id, NULL);
+}
+
 void drop_sleep(struct host *h, const char *sandbox_id)
 {
 	char id[SNAPSHOT_ID_MAX + 1];
 
 	hibernate_id(sandbox_id, id);
 	host_drop_snapshot(h, id, NULL);
+	drop_slept(h, sandbox_id);
+}
+
+/* It is awake: what it slept in is no more what it comes back to. */
+static void keep_slept(struct host *h, const char *sandbox_id)
+{
+	char id[SNAPSHOT_ID_MAX + 1], was[SNAPSHOT_ID_MAX + 1];
+
+	hibernate_id(sandbox_id, id);
+	slept_id(sandbox_id, was);
+	if (snapshot_rename(&h->store, id, was, NULL) == -EEXIST) { /* a crash left that */
+		host_drop_snapshot(h, was, NULL);
+		snapshot_rename(&h->store, id, was, NULL);
+	}
+}
+
+struct forget {
+	struct host *host;
+	char id[SANDBOX_ID + 1];
+};
+
+static void forget_work(void *arg)
+{
+	struct forget *f = arg;
+
+	drop_slept(f->host, f->id);
+}
+
+/*
+ * It sleeps in a new one. No operation of the sandbox: the next one, mostly a wake, shall not wait
+ * for it. If that is quicker, only the next hibernation has more to write.
+ */
+static void forget_slept(struct host *h, const char *sandbox_id)
+{
+	struct forget *f = calloc(1, sizeof(*f));
+
+	if (!f)
+		return; /* it goes with the sandbox */
+	f->host = h;
+	memcpy(f->id, sandbox_id, sizeof(f->id));
+	if (pool_submit(h->pool, forget_work, free, f) < 0)
+		free(f);
 }
 
 /* Until the snapshot is on disk under its name, the machine can go on; from then on it may go. */
@@ -87,6 +143,7 @@ static void hibernate_done(void *arg)
 	event_emit(&h->events, sb->tenant, sb->id, "sandbox.hibernated", NULL);
 	log_info("sandbox hibernated sandbox=%s took_ms=%llu", sb->id,
 	         (unsigned long long)((mono_ns() - l->asked_ns) / 1000000));
+	forget_slept(h, sb->id);
 	life_end(l, NULL);
 }
 
@@ -136,11 +193,12 @@ static void wake_work(void *arg)
 	fault_at("wake.started");
 }
 
-static void drop_snapshot_work(void *arg)
+static void keep_slept_work(void *arg)
 {
 	struct life *l = arg;
 
-	drop_sleep(l->host, l->job.id);
+	keep_slept(l->host, l->job.id);
+	fault_at("wake.kept");
 }
 
 static void wake_over(void *arg)
@@ -187,12 +245,10 @@ static void wake_done(void *arg)
 	           json_pack("{s:f}", "wake_ms", (double)(mono_ns() - l->asked_ns) / 1e6));
 	log_info("sandbox woken sandbox=%s took_ms=%llu", sb->id,
 	         (unsigned long long)((mono_ns() - l->asked_ns) / 1000000));
-	/* What it slept in goes while it is awake already: whoever asked does not wait for that. */
-	if (l->done)
+	if (l->done) /* whoever asked does not wait for the rest */
 		l->done(l->arg, NULL, sb);
 	l->done = NULL;
-	if (pool_submit(h->pool, drop_snapshot_work, wake_over, l) < 0)
-		wake_over(l);
+	life_run(l, keep_slept_work, wake_over);
 }
 
 static void wake_wired(void *arg, const struct err *e)

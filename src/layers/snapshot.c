@@ -357,6 +357,7 @@ static int place_manifest(struct writing *w, const struct manifest *m)
 static int place_all(struct writing *w, struct manifest *m, const struct set *memory,
                      const struct set *disks, int state_fd, const char **doing)
 {
+	autoclose int dir = -1;
 	int r;
 
 	*doing = "writing the memory";
@@ -376,9 +377,10 @@ static int place_all(struct writing *w, struct manifest *m, const struct set *me
 	if (r < 0)
 		return r;
 	*doing = "syncing it";
-	r = sync_all(&w->sync);
-	if (r == 0 && fsync(w->dir) < 0)
-		r = -errno;
+	dir = fcntl(w->dir, F_DUPFD_CLOEXEC, 3);
+	r = dir < 0 ? -errno : sync_add(&w->sync, &dir);
+	if (r == 0)
+		r = sync_all(&w->sync);
 	return r < 0 ? r : publish(w);
 }
 
@@ -629,6 +631,22 @@ int snapshot_load(const struct snapshot_store *st, const char *id, const struct 
 	}
 	*ret = take_ptr(s);
 	return 0;
+}
+
+int snapshot_rename(const struct snapshot_store *st, const char *id, const char *to, struct err *e)
+{
+	int r = check_id(id, e);
+
+	if (r == 0)
+		r = check_id(to, e);
+	if (r < 0)
+		return r;
+	r = renameat2(st->snapshots, id, st->snapshots, to, RENAME_NOREPLACE) < 0 ? -errno : 0;
+	if (r == -ENOENT)
+		return err_set(e, ENOENT, "snapshot_not_found", "there is no snapshot '%s'", id);
+	if (r == 0 && fsync(st->snapshots) < 0)
+		r = -errno;
+	return r < 0 ? fail(e, r, to, "giving it this name") : 0;
 }
 
 int snapshot_delete(const struct snapshot_store *st, const char *id, struct err *e)

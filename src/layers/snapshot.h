@@ -58,6 +58,9 @@ int snapshot_load(const struct snapshot_store *st, const char *id, const struct 
 void snapshot_free(struct snapshot *s);
 void snapshot_freep(struct snapshot **s);
 
+/* Has another name from now on, also after a crash. snapshot_exists, snapshot_not_found. */
+int snapshot_rename(const struct snapshot_store *st, const char *id, const char *to, struct err *e);
+
 /* Gone in one rename; machines that run from its layers are not disturbed. */
 int snapshot_delete(const struct snapshot_store *st, const char *id, struct err *e);
 

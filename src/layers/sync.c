@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/cleanup.h"
 
@@ -16,16 +18,42 @@ int sync_add(struct sync_list *s, int *fd)
 	return 0;
 }
 
+struct syncing {
+	const struct sync_list *list;
+	atomic_size_t next;
+	atomic_int r; /* of one that failed */
+};
+
+static void *work(void *arg)
+{
+	struct syncing *s = arg;
+	size_t i;
+
+	while ((i = s->next++) < s->list->n)
+		if (fsync(s->list->fds[i]) < 0)
+			s->r = -errno;
+	return NULL;
+}
+
 int sync_all(struct sync_list *s)
 {
+	pthread_t threads[SYNC_THREADS_MAX];
+	struct syncing at = {.list = s};
+	size_t n = 0;
+
 	/* May fail where a file system does not know it; fsync decides. */
 	for (size_t i = 0; i < s->n; i++)
 		sync_file_range(s->fds[i], 0, 0,
 		                SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
 		                    SYNC_FILE_RANGE_WAIT_AFTER);
-	for (size_t i = 0; i < s->n; i++)
-		if (fsync(s->fds[i]) < 0)
-			return -errno;
+	while (n + 1 < s->n && n < SYNC_THREADS_MAX &&
+	       pthread_create(&threads[n], NULL, work, &at) == 0)
+		n++;
+	work(&at);
+	for (size_t i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+	if (at.r < 0)
+		return at.r;
 	sync_fini(s);
 	return 0;
 }

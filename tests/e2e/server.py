@@ -207,7 +207,11 @@ class Pandad:
             names = os.listdir(self.data / "store/snapshots")
         except FileNotFoundError:
             return []
-        return sorted(n for n in names if not n.startswith("tpl-"))
+        return sorted(n for n in names if not n.startswith(("tpl-", "was-")))
+
+    def slept(self):
+        """Ids of sandboxes whose last sleep is kept, for its layers, while they are awake."""
+        return {d.name[4:] for d in (self.data / "store/snapshots").glob("was-*")}
 
     def volumes(self):
         return sorted(os.listdir(self.data / "volumes")) if (self.data / "volumes").is_dir() else []
@@ -216,7 +220,7 @@ class Pandad:
         found = [f"machine {m}" for m in self.machines()]
         found += [f"process of {m}: {p}" for m, p in self.processes().items()]
         found += [f"control group of {m}" for m in self.cgroups()]
-        found += [f"snapshot {s}" for s in self.snapshots()]
+        found += [f"snapshot {s}" for s in self.snapshots()] + [f"what {s} slept in" for s in self.slept()]
         found += [f"volume {v}" for v in self.volumes()]
         return found + [m for m in Path("/proc/self/mountinfo").read_text().splitlines() if str(self.home) in m]
 

@@ -62,6 +62,7 @@ def consistent(p):
     assert set(p.processes()) == live
     known = {s["id"] for s in p.do("GET", "/v1/snapshots")["snapshots"]} | {f"hib-{i}" for i in asleep}
     assert set(p.snapshots()) == known
+    assert p.slept() <= {s["id"] for s in p.do("GET", "/v1/sandboxes")} - asleep
     # The others are made ahead, for sandboxes to come.
     assert live <= set(p.machines())
     assert p.cgroups() <= set(p.machines())

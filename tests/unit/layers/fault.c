@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,7 +30,10 @@ bool fault_fired(void)
 	return fired;
 }
 
-static bool now(bool alloc)
+/* Files are synced by several threads. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool hit(bool alloc)
 {
 	if (armed == FAULT_NONE || alloc != (armed == FAULT_ALLOC) || --left != 0)
 		return false;
@@ -38,8 +42,19 @@ static bool now(bool alloc)
 		raise(SIGKILL);
 	if (armed == FAULT_STOP)
 		raise(SIGSTOP);
-	errno = armed == FAULT_SPACE ? ENOSPC : armed == FAULT_ALLOC ? ENOMEM : EIO;
 	return armed != FAULT_STOP;
+}
+
+static bool now(bool alloc)
+{
+	bool is;
+
+	pthread_mutex_lock(&lock);
+	is = hit(alloc);
+	pthread_mutex_unlock(&lock);
+	if (is)
+		errno = armed == FAULT_SPACE ? ENOSPC : armed == FAULT_ALLOC ? ENOMEM : EIO;
+	return is;
 }
 
 /* What was changed and not synced since: inodes of files and directories. */
@@ -67,11 +82,13 @@ static void touched(int fd, bool clean)
 
 	if (!watching || fstat(fd, &st) < 0 || st.st_nlink == 0) /* 0: a memfd, never on disk */
 		return;
+	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < ndirty; i++)
 		if (dirty[i] == st.st_ino)
 			dirty[i--] = dirty[--ndirty];
 	if (!clean && ndirty < sizeof(dirty) / sizeof(dirty[0]))
 		dirty[ndirty++] = st.st_ino;
+	pthread_mutex_unlock(&lock);
 }
 
 /* All that stands in the directory about to be published, and the directory, must be clean. */
