@@ -217,6 +217,9 @@ void mount_undo_all(void);
 /* net.c: lo and eth0 */
 void net_up(struct agent *a);
 
+/* ssh.c: keys of an earlier life must not open this one, nor speak for it */
+void ssh_forget(void);
+
 /* boot.c: only as PID 1 */
 int boot_mounts(struct agent *a);
 void sysctl_set(const char *path, const char *value);

@@ -19,7 +19,7 @@
 
 enum {
 	KNOWN_FLAGS = WIRE_EXEC_SHELL | WIRE_EXEC_STDIN | WIRE_EXEC_PTY | WIRE_EXEC_DETACH |
-	              WIRE_EXEC_STARTED | WIRE_EXEC_WAIT_OUTPUT,
+	              WIRE_EXEC_STARTED | WIRE_EXEC_WAIT_OUTPUT | WIRE_EXEC_HANGUP,
 };
 
 static uint8_t scratch[4096]; /* for output nobody wants */

@@ -232,13 +232,15 @@ static void exec_stream_release(struct stream *s, bool reborn)
 	if (x->owner != es)
 		return;
 	x->owner = NULL;
-	if (reborn && !x->finished) {
+	if (reborn && !x->finished && !(x->flags & WIRE_EXEC_HANGUP)) {
 		x->detached = true;
 	} else {
 		x->abandoned = true;
 		x->flags &= ~(uint32_t)WIRE_EXEC_WAIT_OUTPUT;
 		exec_end_deadline(x);
-		if (!x->finished) /* the host went away or called it off */
+		if (x->flags & WIRE_EXEC_HANGUP)
+			sink_close(&x->in.sink);
+		else if (!x->finished) /* the host went away or called it off */
 			kill_tree(x, SIGKILL);
 	}
 	if (x->finished && x->out[0].eof && x->out[1].eof)

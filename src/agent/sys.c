@@ -174,6 +174,7 @@ static int become_new(struct agent *a, const struct wire_reborn *m)
 			err = errno;
 	}
 	new_boot_id(a);
+	ssh_forget();
 	return err;
 }
 

@@ -197,6 +197,8 @@ handler repl_run, repl_run_stream, repl_interrupt, repl_delete;
 /* ports.c, proxy.c */
 handler ports_list, ports_declare, ports_remove, preview_token;
 handler proxy_port, proxy_signed;
+/* tunnel.c */
+handler tunnel_port, tunnel_ssh;
 /* volumes.c */
 handler volumes_create, volumes_list, volumes_get, volumes_delete;
 /* templates.c */

@@ -411,6 +411,8 @@ struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exe
 		b->m.flags |= WIRE_EXEC_PTY;
 	if (s->detach)
 		b->m.flags |= WIRE_EXEC_DETACH;
+	if (s->hangup)
+		b->m.flags |= WIRE_EXEC_HANGUP;
 	b->m.window = s->output_max ? COLLECT_WINDOW : EXEC_WINDOW;
 	b->m.timeout_ms = s->timeout_ms;
 	b->m.rows = s->rows;

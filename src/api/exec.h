@@ -30,6 +30,7 @@ struct exec_spec {
 	bool pty;
 	bool detach;    /* for execs.c */
 	bool keep_open; /* its stdin is fed with exec_send() */
+	bool hangup;    /* when the caller goes away its stdin ends, and nothing is killed */
 };
 
 /* Reads cmd, argv, cwd, env, user, stdin, timeout_seconds, max_output_bytes of an object. */

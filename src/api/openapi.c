@@ -109,9 +109,11 @@ static json_t *responses(const struct route *r)
 	char status[8];
 
 	json_object_set_new(good, "description",
-	                    json_string(r->status == 101 ? "the connection is a WebSocket now"
-	                                : r->reply       ? "as asked"
-	                                                 : "done"));
+	                    json_string(r->status == 101
+	                                    ? (r->reply ? "the connection is a WebSocket now"
+	                                                : "the connection is a pipe of bytes now")
+	                                : r->reply ? "as asked"
+	                                           : "done"));
 	if (r->reply && strcmp(r->reply, "ws") != 0)
 		json_object_set_new(good, "content", content(r->reply));
 	snprintf(status, sizeof(status), "%d", r->status);

@@ -68,6 +68,19 @@ bool ports_has(const struct port_set *s, unsigned port)
 	return port <= 0xffff && (s->bits[port / 8] >> port % 8 & 1);
 }
 
+bool port_param(struct call *c, const char *text, unsigned *ret)
+{
+	char *end;
+	unsigned long port = strtoul(text, &end, 10);
+
+	if (!isdigit((unsigned char)*text) || *end || !port || port > 65535) {
+		call_fail(c, EINVAL, "bad_request", "the port must be a number from 1 to 65535");
+		return false;
+	}
+	*ret = (unsigned)port;
+	return true;
+}
+
 static json_t *show_port(const char *sandbox, unsigned port, const char *label, bool listening)
 {
 	char url[SANDBOX_ID + 64];

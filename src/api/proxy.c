@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "api/job.h"
+#include "api/ports.h"
 #include "api/preview.h"
 #include "base/cleanup.h"
 #include "http/parse.h"
@@ -499,14 +500,10 @@ static void run(struct call *c, unsigned port, const char *path, bool ours)
 
 void proxy_port(struct call *c)
 {
-	char *end;
-	unsigned long port = strtoul(c->param[1], &end, 10);
+	unsigned port;
 
-	if (!isdigit((unsigned char)*c->param[1]) || *end || !port || port > 65535) {
-		call_fail(c, EINVAL, "bad_request", "the port must be a number from 1 to 65535");
-		return;
-	}
-	run(c, (unsigned)port, c->param[2] ? c->param[2] : "", true);
+	if (port_param(c, c->param[1], &port))
+		run(c, port, c->param[2] ? c->param[2] : "", true);
 }
 
 void proxy_signed(struct call *c)

@@ -62,7 +62,7 @@ static void help_all(FILE *to)
 {
 	fprintf(to, "usage: panda COMMAND [OPTION]... [ARG]...\n\n");
 	for (const struct cli_command *const *c = cli_commands; *c; c++)
-		fprintf(to, "  %-10s %s\n", (*c)->name, (*c)->what);
+		fprintf(to, "  %-12s %s\n", (*c)->name, (*c)->what);
 	fprintf(
 	    to,
 	    "\nThe key is in PANDASTACK_API_KEY or ~/.config/pandastack/config.json. Sandboxes\n"

@@ -67,6 +67,8 @@ void conn_close(struct conn *c);
 ssize_t conn_read(struct conn *c, void *buf, size_t n, uint64_t deadline);
 ssize_t conn_write(struct conn *c, const void *buf, size_t n, uint64_t deadline);
 int conn_write_full(struct conn *c, const void *buf, size_t n, uint64_t deadline);
+/* We send no more; they may. -EAGAIN: the goodbye of TLS did not fit, try again. */
+int conn_end(struct conn *c);
 enum { CONN_IN = 1, CONN_OUT = 2 };
 int conn_wait(struct conn *c, int events, uint64_t deadline);
 /* Nothing to read and not closed by the other side: it can be used again. */

@@ -372,6 +372,18 @@ int conn_write_full(struct conn *c, const void *buf, size_t n, uint64_t deadline
 	return 0;
 }
 
+int conn_end(struct conn *c)
+{
+	int r;
+
+	if (!c->ssl)
+		return shutdown(c->fd, SHUT_WR) < 0 ? -errno : 0;
+	ERR_clear_error();
+	errno = 0;
+	r = SSL_shutdown(c->ssl); /* 0: said, not answered yet */
+	return r < 0 ? (int)tls_result(c, r) : 0;
+}
+
 int conn_wait(struct conn *c, int events, uint64_t deadline)
 {
 	if (events & CONN_IN && c->ssl && SSL_pending(c->ssl))

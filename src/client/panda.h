@@ -31,6 +31,7 @@ enum {
 struct panda;
 struct panda_stream;
 struct panda_ws;
+struct panda_pipe;
 
 struct panda_error {
 	int status;     /* what the server answered; 0 when it is our own finding */
@@ -141,6 +142,22 @@ PANDA_API int panda_ws_recv(struct panda_ws *w, int timeout_ms, struct panda_mes
                             struct panda_error *e);
 PANDA_API int panda_ws_fd(const struct panda_ws *w);
 PANDA_API void panda_ws_close(struct panda_ws *w); /* says goodbye, if that needs no waiting */
+
+/* ---- tunnels ---- */
+
+/* path: .../ports/PORT/tunnel or .../ssh/tunnel. 0 when the other end inside is connected. */
+PANDA_API int panda_pipe_open(struct panda *p, const char *path, struct panda_pipe **ret,
+                              struct panda_error *e);
+/* Some bytes; 0 when the other end has ended its half; -EAGAIN as panda_stream_next(). */
+PANDA_API ssize_t panda_pipe_recv(struct panda_pipe *w, void *buf, size_t n, int timeout_ms,
+                                  struct panda_error *e);
+/* How many were taken. -EAGAIN: none within timeout_ms; poll for POLLOUT. */
+PANDA_API ssize_t panda_pipe_send(struct panda_pipe *w, const void *data, size_t n, int timeout_ms,
+                                  struct panda_error *e);
+/* Our half has ended; the other one goes on. -EAGAIN: try again. */
+PANDA_API int panda_pipe_end(struct panda_pipe *w, struct panda_error *e);
+PANDA_API int panda_pipe_fd(const struct panda_pipe *w);
+PANDA_API void panda_pipe_close(struct panda_pipe *w); /* NULL is fine */
 
 /* ---- the common calls ---- */
 

@@ -244,6 +244,8 @@ static bool fill(struct http_conn *c)
 		c->readable = false;
 	c->in_len += (size_t)r;
 	c->burst += (size_t)r;
+	if (c->fin_sent) /* our half has ended, theirs is busy */
+		c->deadline_ms = loop_now_ms(c->s->loop) + c->s->conf.stall_ms;
 	return true;
 }
 

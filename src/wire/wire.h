@@ -97,12 +97,14 @@ struct wire_list {
 };
 
 enum {
-	WIRE_EXEC_SHELL = 1,       /* argv is one script for /bin/sh -c */
-	WIRE_EXEC_STDIN = 2,       /* stdin comes on the stream; otherwise it is /dev/null */
-	WIRE_EXEC_PTY = 4,         /* implies STDIN; all output on WIRE_OUT */
-	WIRE_EXEC_DETACH = 8,      /* the stream ends after STARTED, the exec goes on */
-	WIRE_EXEC_STARTED = 16,    /* send STARTED; otherwise the id comes with EXITED only */
-	WIRE_EXEC_WAIT_OUTPUT = 32 /* wait for the end of output, not only for the exit */
+	WIRE_EXEC_SHELL = 1,        /* argv is one script for /bin/sh -c */
+	WIRE_EXEC_STDIN = 2,        /* stdin comes on the stream; otherwise it is /dev/null */
+	WIRE_EXEC_PTY = 4,          /* implies STDIN; all output on WIRE_OUT */
+	WIRE_EXEC_DETACH = 8,       /* the stream ends after STARTED, the exec goes on */
+	WIRE_EXEC_STARTED = 16,     /* send STARTED; otherwise the id comes with EXITED only */
+	WIRE_EXEC_WAIT_OUTPUT = 32, /* wait for the end of output, not only for the exit */
+	WIRE_EXEC_HANGUP =
+	    64 /* its stream lost or called off: stdin ends, nothing is killed or kept */
 };
 
 struct wire_exec {
