@@ -372,7 +372,7 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb)
 
 	if (!j)
 		return NULL;
-	json_object_set_new(j, "isolation", json_string(h->engine->isolation));
+	json_object_set_new(j, "isolation", json_string(sb->isolation));
 	json_object_set_new(j, "runner", json_string(sb->runner ? sb->runner : "shell"));
 	json_object_set_new(j, "persistent", json_boolean(s->persistent));
 	json_object_set_new(j, "checkpoints", json_string(s->checkpoints ? "auto" : "off"));

@@ -27,13 +27,15 @@
 enum {
 	FORKS_MAX = 1000,
 	MEMORY_DEFAULT_MIB = 512,
+	CPUS_MAX = 8,
 };
 
 struct opts {
-	const char *id, *parent, *kernel, *image, *upper, *run_dir, *store, *env[64], *cwd, *user;
+	const char *id, *parent, *engine, *kernel, *vmm, *vmlinux, *image, *upper, *run_dir, *store;
+	const char *env[64], *cwd, *user;
 	size_t nenv;
 	uint64_t memory_mib, timeout_ms;
-	unsigned count, cpu_percent;
+	unsigned count, cpus, cpu_percent;
 	int cpu, tap_fd;
 	bool tty, stdin_on, verify, keep_jail_optional, timing;
 	struct {
@@ -74,6 +76,7 @@ static const char usage[] =
     "      --upper FILE   ext4 file, base of the writable disk\n"
     "  -n, --count N      how many machines (boot, fork, restore; 1)\n"
     "      --cpu N        cpu to run on                --cpu-max P   percent of one cpu\n"
+    "      --engine E     kvm, um or auto (auto)       --cpus N      vcpus (boot; kvm: 1 to 8)\n"
     "      --id ID        name of the new machine      --verify      read every byte (restore)\n"
     "      --weak-jail    start even if this host lacks parts of the jail (panda doctor)\n"
     "      --timing       print milliseconds to stderr\n"
@@ -81,8 +84,8 @@ static const char usage[] =
     "                     file for a copy of the machine's volume (fork, snapshot); repeat\n"
     "      --mount N:PATH where volume N, which holds ext4, is mounted; repeat\n"
     "      --tap-fd N     our fd N, a tap, is behind eth0 (boot, run, fork, restore of one)\n"
-    "Environment: PANDA_RUN (/run/panda), PANDA_STORE (/var/lib/panda), PANDA_KERNEL,\n"
-    "PANDA_IMAGE, PANDA_UPPER.\n"
+    "Environment: PANDA_RUN (/run/panda), PANDA_STORE (/var/lib/panda), PANDA_ENGINE,\n"
+    "PANDA_KERNEL, PANDA_VMM, PANDA_VMLINUX, PANDA_IMAGE, PANDA_UPPER.\n"
     "\n"
     "Examples:\n"
     "  panda machine run -- python3 -c 'print(6 * 7)'\n"
@@ -90,12 +93,12 @@ static const char usage[] =
 
 /* --- what all verbs need ---------------------------------------------------------------------- */
 
-/* Beside our own program: build/panda-um, build/base.img, build/upper.img (tools/up links them). */
+/* Beside our own program: build/panda-um, build/base.img... (tools/up links them). */
 static const char *beside(const char *env, const char *name)
 {
-	static char buf[3][PATH_MAX];
+	static char buf[5][PATH_MAX];
 	static int next;
-	char self[PATH_MAX], *slash, *p = buf[next++ % 3];
+	char self[PATH_MAX], *slash, *p = buf[next++ % 5];
 	ssize_t n;
 
 	if (getenv(env))
@@ -115,7 +118,10 @@ static const char *beside(const char *env, const char *name)
 
 static int ctx_open(struct ctx *c, bool with_store, struct err *e)
 {
-	struct um_config cfg = {.kernel = c->o.kernel,
+	struct um_config cfg = {.engine = c->o.engine,
+	                        .kernel = c->o.kernel,
+	                        .vmm = c->o.vmm,
+	                        .vmlinux = c->o.vmlinux,
 	                        .run_dir = c->o.run_dir,
 	                        .jail_want = c->o.keep_jail_optional ? 0 : JAIL_ALL};
 	autoclose int dir = -1;
@@ -237,6 +243,7 @@ static int start_some(struct ctx *c, const struct engine_image *image, const cha
 	char ids[FORKS_MAX][ENGINE_ID_MAX + 2]; /* one too long stays too long, and is refused */
 	struct engine_start s = {.image = image,
 	                         .cpu = c->o.cpu,
+	                         .cpus = c->o.cpus,
 	                         .cpu_max_percent = c->o.cpu_percent,
 	                         .net_fd = c->o.tap_fd};
 	struct machine_info info;
@@ -390,6 +397,7 @@ static int verb_run(struct ctx *c, struct err *e)
 	struct engine_start s = {.id = id,
 	                         .image = &i,
 	                         .cpu = c->o.cpu,
+	                         .cpus = c->o.cpus,
 	                         .cpu_max_percent = c->o.cpu_percent,
 	                         .net_fd = c->o.tap_fd};
 	int r, r2;
@@ -641,19 +649,18 @@ static int parse(int argc, char **argv, struct opts *o)
 		O_VOLUME,
 		O_MOUNT,
 		O_TAP_FD,
+		O_ENGINE,
+		O_CPUS,
 	};
 	static const struct option longs[] = {
-	    {"help", 0, 0, 'h'},          {"id", 1, 0, O_ID},
-	    {"memory", 1, 0, 'm'},        {"count", 1, 0, 'n'},
-	    {"stdin", 0, 0, 'i'},         {"tty", 0, 0, 't'},
-	    {"env", 1, 0, 'e'},           {"cwd", 1, 0, 'C'},
-	    {"user", 1, 0, 'u'},          {"timeout", 1, 0, O_TIMEOUT},
-	    {"image", 1, 0, O_IMAGE},     {"kernel", 1, 0, O_KERNEL},
-	    {"upper", 1, 0, O_UPPER},     {"cpu", 1, 0, O_CPU},
-	    {"cpu-max", 1, 0, O_CPU_MAX}, {"verify", 0, 0, O_VERIFY},
-	    {"weak-jail", 0, 0, O_WEAK},  {"timing", 0, 0, O_TIMING},
-	    {"volume", 1, 0, O_VOLUME},   {"mount", 1, 0, O_MOUNT},
-	    {"tap-fd", 1, 0, O_TAP_FD},   {0}};
+	    {"help", 0, 0, 'h'},          {"id", 1, 0, O_ID},          {"memory", 1, 0, 'm'},
+	    {"count", 1, 0, 'n'},         {"stdin", 0, 0, 'i'},        {"tty", 0, 0, 't'},
+	    {"env", 1, 0, 'e'},           {"cwd", 1, 0, 'C'},          {"user", 1, 0, 'u'},
+	    {"timeout", 1, 0, O_TIMEOUT}, {"image", 1, 0, O_IMAGE},    {"kernel", 1, 0, O_KERNEL},
+	    {"upper", 1, 0, O_UPPER},     {"cpu", 1, 0, O_CPU},        {"cpu-max", 1, 0, O_CPU_MAX},
+	    {"verify", 0, 0, O_VERIFY},   {"weak-jail", 0, 0, O_WEAK}, {"timing", 0, 0, O_TIMING},
+	    {"volume", 1, 0, O_VOLUME},   {"mount", 1, 0, O_MOUNT},    {"tap-fd", 1, 0, O_TAP_FD},
+	    {"engine", 1, 0, O_ENGINE},   {"cpus", 1, 0, O_CPUS},      {0}};
 	uint64_t v;
 	int opt;
 
@@ -704,6 +711,15 @@ static int parse(int argc, char **argv, struct opts *o)
 			break;
 		case O_IMAGE:
 			o->image = optarg;
+			break;
+		case O_ENGINE:
+			o->engine = optarg;
+			break;
+		case O_CPUS:
+			if (!number(optarg, CPUS_MAX, &v) || v < 1)
+				return cli_usage("machine", "--cpus takes 1 to %d, not '%s'",
+				                 CPUS_MAX, optarg);
+			o->cpus = (unsigned)v;
 			break;
 		case O_KERNEL:
 			o->kernel = optarg;
@@ -765,7 +781,10 @@ int cmd_machine(int argc, char **argv)
 	    .o = {.memory_mib = MEMORY_DEFAULT_MIB,
 	          .count = 1,
 	          .cpu = -1,
+	          .engine = getenv("PANDA_ENGINE"),
 	          .kernel = beside("PANDA_KERNEL", "panda-um"),
+	          .vmm = beside("PANDA_VMM", "panda-vmm"),
+	          .vmlinux = beside("PANDA_VMLINUX", "panda-vmlinux"),
 	          .image = beside("PANDA_IMAGE", "base.img"),
 	          .upper = beside("PANDA_UPPER", "upper.img"),
 	          .run_dir = getenv("PANDA_RUN") ? getenv("PANDA_RUN") : "/run/panda",

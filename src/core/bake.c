@@ -37,6 +37,7 @@ int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX
 	autofree char *doc = json_dumps(t->doc, JSON_COMPACT | JSON_SORT_KEYS);
 	autofree char *all = NULL;
 	char digest[DIGEST_TEXT], stamps[256] = "";
+	const struct engine_kind *kind;
 	struct digest d;
 	struct stat st;
 
@@ -44,6 +45,9 @@ int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX
 		snprintf(ret, SNAPSHOT_ID_MAX + 1, "%s", text_of(t->doc, "snapshot", ""));
 		return 0;
 	}
+	kind = engine_kind(h->engine, text_of(t->doc, "engine", ""), e);
+	if (!kind)
+		return err_prefix(e, "template %s", t->name);
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
 		size_t n = strlen(stamps);
 
@@ -55,8 +59,7 @@ int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX
 		snprintf(stamps + n, sizeof(stamps) - n, " %lld %lld.%09ld", (long long)st.st_size,
 		         (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
 	}
-	if (!doc || asprintf(&all, "%s%s %s %s", doc, stamps, h->engine->name,
-	                     h->engine->kernel(h->engine)) < 0) {
+	if (!doc || asprintf(&all, "%s%s %s %s", doc, stamps, kind->name, kind->kernel) < 0) {
 		all = NULL;
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	}
@@ -241,6 +244,10 @@ static int make_bake(struct bake *b, struct err *e)
 	                      &cold, e);
 	if (r < 0)
 		return r;
+	cold.kind = engine_kind(h->engine, text_of(b->doc, "engine", ""), e);
+	if (!cold.kind)
+		return -ENOTSUP;
+	s.cpus = (unsigned)json_integer_value(json_object_get(b->doc, "cpu"));
 	r = machine_start(&h->machines, &s, NULL, 1, NULL, e);
 	if (r < 0)
 		return r;

@@ -12,6 +12,21 @@
 #include "base/cleanup.h"
 #include "layers/sparse.h"
 
+const struct engine_kind *engine_kind(const struct engine *engine, const char *name, struct err *e)
+{
+	if (!name || !*name || !strcmp(name, "auto"))
+		return &engine->kinds[0];
+	for (size_t i = 0; i < engine->nkinds; i++)
+		if (!strcmp(engine->kinds[i].name, name))
+			return &engine->kinds[i];
+	err_set(e, ENOTSUP, "engine_missing",
+	        "the engine '%.16s' does not work on this host, which has: %s%s%s ('panda doctor' "
+	        "says why)",
+	        name, engine->kinds[0].name, engine->nkinds > 1 ? " and " : "",
+	        engine->nkinds > 1 ? engine->kinds[1].name : "");
+	return NULL;
+}
+
 void engine_image_fini(struct engine_image *i)
 {
 	set_fini(&i->memory);
@@ -27,6 +42,7 @@ int engine_image_copy(const struct engine_image *i, struct engine_image *ret)
 	struct engine_image c = ENGINE_IMAGE_EMPTY;
 	int r;
 
+	c.kind = i->kind;
 	c.memory_size = i->memory_size;
 	r = set_copy(&i->memory, &c.memory);
 	for (size_t d = 0; r == 0 && d < i->ndisks; d++) {

@@ -17,6 +17,18 @@ enum {
 	ENGINE_DISKS_MAX = 4,
 	ENGINE_VOLUMES_MAX = 6,
 	ENGINE_ID_MAX = 64,
+	ENGINE_KINDS_MAX = 2,
+};
+
+/*
+ * One way of running machines: what a machine process is, and what stands between a guest and the
+ * host. A machine is of one kind for ever, and so is all that was saved of it.
+ */
+struct engine_kind {
+	const char *name;      /* "um", "kvm": in manifests and templates */
+	const char *isolation; /* what the API calls this boundary */
+	const char *kernel;    /* identity of the guest kernel, for manifests */
+	bool host_cpu;         /* guests see the host's cpu, with all of its flags */
 };
 
 struct engine_disk {
@@ -57,6 +69,7 @@ int engine_volume_clone(int from, int to);
 
 /* A machine at rest: sealed, so any number of machines may start from it. Owns what it names. */
 struct engine_image {
+	const struct engine_kind *kind; /* NULL, of one that never ran: the engine's default */
 	uint64_t memory_size;
 	struct set memory;
 	struct engine_disk disks[ENGINE_DISKS_MAX];
@@ -117,6 +130,7 @@ struct engine_start {
 	unsigned cpu_max_percent; /* 0: no limit */
 	unsigned pids_max;        /* 0: the engine's default */
 	int cpu;                  /* where it runs; -1: the least loaded one */
+	unsigned cpus;            /* cold boot only: how many it has, 0 as 1; um: always one */
 	const char *cmdline;      /* cold boot only: added to the kernel's command line, or NULL */
 	bool prepared; /* machine_start(): its directory is there, by machine_prepare() */
 	struct engine_volume volumes[ENGINE_VOLUMES_MAX]; /* fds are borrowed */
@@ -141,8 +155,9 @@ struct engine_snapshot_info {
 };
 
 struct engine {
-	const char *name;      /* "um", "kvm": in manifests */
-	const char *isolation; /* what the API calls this boundary */
+	/* Those that work on this host; what does not ask for one gets the first. */
+	const struct engine_kind *kinds;
+	size_t nkinds;
 	/* Where a machine process holds its layers: fd numbers, for whoever takes it up again. */
 	unsigned memory_slot,
 	    disk_slot, /* disk d, layer i: disk_slot + d * ENGINE_LAYERS_MAX + i */
@@ -196,7 +211,8 @@ struct engine {
 	/* Kills it and removes what the host kept for it, but for its directory. */
 	int (*stop)(struct engine *e, const char *id, pid_t pid, struct err *err);
 
-	/* Identity of the guest kernel, for manifests. */
-	const char *(*kernel)(struct engine *e);
 	void (*free)(struct engine *e);
 };
+
+/* By name; NULL or "" or "auto" is the default. NULL when it is not there; *e says so and why. */
+const struct engine_kind *engine_kind(const struct engine *engine, const char *name, struct err *e);

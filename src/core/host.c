@@ -43,6 +43,7 @@ struct sandbox *sandbox_new(struct host *h, const char *tenant, const struct san
 	sb->pidfd = -1;
 	sb->boot_mode = "snapshot";
 	sb->runner = "shell";
+	snprintf(sb->isolation, sizeof(sb->isolation), "%s", h->engine->kinds[0].isolation);
 	sb->created_ms = wall_ms();
 	sb->active_ms = mono_ms();
 	snprintf(sb->tenant, sizeof(sb->tenant), "%s", tenant);
@@ -212,7 +213,7 @@ static void on_death(void *arg, uint32_t events)
 	sandbox_died(arg);
 }
 
-int sandbox_watch(struct sandbox *sb, pid_t pid)
+int sandbox_watch(struct sandbox *sb, pid_t pid, const struct engine_kind *kind)
 {
 	int fd = pidfd_open(pid, 0), r;
 
@@ -226,6 +227,8 @@ int sandbox_watch(struct sandbox *sb, pid_t pid)
 	}
 	sb->pid = pid;
 	sb->pidfd = fd;
+	if (kind)
+		snprintf(sb->isolation, sizeof(sb->isolation), "%s", kind->isolation);
 	return 0;
 }
 

@@ -45,8 +45,10 @@ void start_job_run(struct start_job *j)
 	memcpy(s.volumes, j->volumes, sizeof(s.volumes));
 	j->r = machine_start_guest(&h->machines, &s, j->parent, j->generation, &info, &j->guest,
 	                           &j->err);
-	if (j->r == 0)
+	if (j->r == 0) {
 		j->pid = info.pid;
+		j->kind = info.kind;
+	}
 out:
 	if (j->r < 0 && j->prepared)
 		machine_remove(&h->machines, j->machine, NULL); /* what was made ahead */
@@ -153,7 +155,7 @@ static void create_done(void *arg)
 	e = l->r < 0 ? l->err : l->job.err;
 	if (r == 0) {
 		sb->generation = l->job.generation;
-		r = sandbox_watch(sb, l->job.pid);
+		r = sandbox_watch(sb, l->job.pid, l->job.kind);
 		if (r < 0)
 			err_set(&e, -r, "machine_gone", "machine %s ended at once", sb->id);
 		sb->boot_ms = (unsigned)((mono_ns() - l->asked_ns + 999999) / 1000000);

@@ -199,11 +199,12 @@ static int write_book(int dirfd, const struct engine_machine *m, const struct ma
 	r = write_layers(dirfd, &m->image.memory, &layers);
 	if (r < 0)
 		return r;
-	j = json_pack(
-	    "{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:o}", "id", info->id, "parent", info->parent,
-	    "pid", (int)m->pid, "start_time", (json_int_t)start_time(m->pid), "memory_size",
-	    (json_int_t)m->image.memory_size, "created_at_ms", (json_int_t)info->created_at_ms,
-	    "generation", (json_int_t)info->generation, "memory", layers);
+	j = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:o}", "id", info->id, "parent",
+	              info->parent, "engine", m->image.kind->name, "pid", (int)m->pid, "start_time",
+	              (json_int_t)start_time(m->pid), "memory_size",
+	              (json_int_t)m->image.memory_size, "created_at_ms",
+	              (json_int_t)info->created_at_ms, "generation", (json_int_t)info->generation,
+	              "memory", layers);
 	for (size_t d = 0; d < m->image.ndisks; d++) {
 		const struct engine_disk *k = &m->image.disks[d];
 
@@ -306,6 +307,7 @@ static void fill_info(struct machines *ms, const char *id, int dir, const json_t
 	                             .pid = (pid_t)get_int(j, "pid")};
 	snprintf(ret->id, sizeof(ret->id), "%s", id);
 	get_text(j, "parent", ret->parent, sizeof(ret->parent));
+	ret->kind = engine_kind(ms->engine, json_string_value(json_object_get(j, "engine")), NULL);
 	ret->alive = ret->pid > 0 && start_time(ret->pid) == get_int(j, "start_time") &&
 	             get_int(j, "start_time") > 0;
 	if (!j)
@@ -450,6 +452,9 @@ static int read_image(struct machines *ms, int dirfd, pid_t pid, const json_t *j
 	bool unbooked;
 	int r;
 
+	i.kind = engine_kind(ms->engine, json_string_value(json_object_get(j, "engine")), NULL);
+	if (!i.kind)
+		return -ENOTSUP;
 	i.memory_size = get_int(j, "memory_size");
 	unbooked =
 	    ms->engine->unbooked(ms->engine, dirfd, -1, i.memory_size / MAP_PAGE, &sealed) == 0;
@@ -830,6 +835,7 @@ int machine_start_guest(struct machines *ms, struct engine_start *s, const char 
 		return r;
 	}
 	mine.pid = m.pid;
+	mine.kind = m.image.kind;
 	mine.volumes_lost = m.volumes_lost;
 	r = introduce(dir, &m, &mine, s, ret, e);
 	if (r < 0) {
@@ -924,12 +930,13 @@ int machine_remove(struct machines *ms, const char *id, struct err *e)
 /* --- disk
  * ----------------------------------------------------------------------------------------- */
 
-static int host_flags(struct manifest_flags *ret)
+/* What a machine of this kind may have seen of the host's cpu and kept in mind. */
+static int host_flags(const struct engine_kind *k, struct manifest_flags *ret)
 {
 	autofree char *text = NULL;
 	char *line, *end;
 
-	if (io_read_file(AT_FDCWD, "/proc/cpuinfo", 16 << 20, &text, NULL) < 0 ||
+	if (!k->host_cpu || io_read_file(AT_FDCWD, "/proc/cpuinfo", 16 << 20, &text, NULL) < 0 ||
 	    !(line = strstr(text, "\nflags")) || !(line = strchr(line, ':')))
 		return manifest_flags_parse("", ret);
 	end = strchr(line, '\n');
@@ -946,11 +953,11 @@ int machine_save(struct machines *ms, const struct engine_image *i, const struct
 	struct set disks[ENGINE_DISKS_MAX] = {0};
 	int r;
 
-	snprintf(m.engine, sizeof(m.engine), "%s", ms->engine->name);
-	snprintf(m.kernel, sizeof(m.kernel), "%s", ms->engine->kernel(ms->engine));
+	snprintf(m.engine, sizeof(m.engine), "%s", i->kind->name);
+	snprintf(m.kernel, sizeof(m.kernel), "%s", i->kind->kernel);
 	snprintf(m.parent, sizeof(m.parent), "%s", parent ? parent : "");
 	m.created_at_ms = wall_ms();
-	r = host_flags(&m.cpu_flags);
+	r = host_flags(i->kind, &m.cpu_flags);
 	if (r < 0)
 		return err_set(e, -r, "no_memory", "no memory");
 	for (size_t d = 0; d < i->ndisks; d++) {
@@ -967,17 +974,28 @@ int machine_load(struct machines *ms, const struct snapshot_store *st, const cha
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
 	AUTO(snapshot_freep) struct snapshot *s = NULL;
-	struct manifest_host host = {.engine = ms->engine->name,
-	                             .kernel = ms->engine->kernel(ms->engine)};
-	int r;
+	struct manifest_host hosts[ENGINE_KINDS_MAX] = {0};
+	int r = 0;
 
-	r = host_flags(&host.cpu_flags);
-	if (r < 0)
-		return err_set(e, -r, "no_memory", "no memory");
-	r = snapshot_load(st, snapshot_id, &host, verify ? SNAPSHOT_FULL : SNAPSHOT_SIZES, &s, e);
-	manifest_flags_fini(&host.cpu_flags);
+	for (size_t k = 0; r == 0 && k < ms->engine->nkinds; k++) {
+		const struct engine_kind *kind = &ms->engine->kinds[k];
+
+		hosts[k].engine = kind->name;
+		hosts[k].kernel = kind->kernel;
+		if (k + 1 < ms->engine->nkinds)
+			hosts[k].also = &hosts[k + 1];
+		r = host_flags(kind, &hosts[k].cpu_flags);
+		if (r < 0)
+			err_set(e, -r, "no_memory", "no memory");
+	}
+	if (r == 0)
+		r = snapshot_load(st, snapshot_id, hosts, verify ? SNAPSHOT_FULL : SNAPSHOT_SIZES,
+		                  &s, e);
+	for (size_t k = 0; k < ARRAY_LEN(hosts); k++)
+		manifest_flags_fini(&hosts[k].cpu_flags);
 	if (r < 0)
 		return r;
+	i.kind = engine_kind(ms->engine, s->manifest.engine, NULL);
 	if (s->manifest.ndisks > ENGINE_DISKS_MAX)
 		return err_set(e, E2BIG, "snapshot_foreign", "snapshot %s has more than %d disks",
 		               snapshot_id, ENGINE_DISKS_MAX);

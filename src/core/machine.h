@@ -41,6 +41,7 @@ struct machine_info {
 	uint64_t created_at_ms;
 	uint64_t generation; /* 1 for a booted machine; one more than its parent's when restored */
 	bool alive;
+	const struct engine_kind *kind; /* NULL: one that this host does not have now */
 	char end[120];         /* why it is not alive */
 	uint32_t volumes_lost; /* by machine_start() only, see struct engine_machine */
 };

@@ -132,7 +132,7 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 			t->finished++;
 			return;
 		}
-		if (!info.alive || sandbox_watch(sb, info.pid) < 0) {
+		if (!info.alive || sandbox_watch(sb, info.pid, info.kind) < 0) {
 			fail(sb, gone, t);
 			return;
 		}
@@ -157,7 +157,7 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 			event_emit(&h->events, sb->tenant, sb->id, "recover.hibernated", NULL);
 			log_info("finished a hibernation sandbox=%s", sb->id);
 			t->finished++;
-		} else if (info.alive && sandbox_watch(sb, info.pid) == 0) {
+		} else if (info.alive && sandbox_watch(sb, info.pid, info.kind) == 0) {
 			network_adopt(sb);
 			set_paused(h, sb->machine, false);
 			settle_as(sb, SANDBOX_RUNNING);

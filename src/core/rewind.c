@@ -516,7 +516,7 @@ static int change_over(struct rewind *w, struct err *e)
 	w->old_pidfd = sb->pidfd >= 0 ? dup(sb->pidfd) : -1;
 	memcpy(end, sb->end, sizeof(end));
 	sandbox_unwatch(sb);
-	r = sandbox_watch(sb, w->job.pid);
+	r = sandbox_watch(sb, w->job.pid, w->job.kind);
 	if (r < 0)
 		err_set(e, -r, "machine_gone", "machine %s ended at once", w->job.machine);
 	if (r == 0) {
@@ -532,7 +532,7 @@ static int change_over(struct rewind *w, struct err *e)
 	memcpy(sb->end, end, sizeof(end));
 	sb->generation = generation;
 	if (old > 0)
-		sandbox_watch(sb, old); /* should that fail, it counts as dead */
+		sandbox_watch(sb, old, NULL); /* should that fail, it counts as dead */
 	machine_remove(&w->host->machines, w->job.machine, NULL);
 	return r;
 }

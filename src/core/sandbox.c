@@ -68,13 +68,14 @@ json_t *sandbox_to_doc(const struct sandbox *sb)
 {
 	const struct sandbox_spec *s = &sb->spec;
 	json_t *doc = json_pack(
-	    "{s:s, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:s}",
+	    "{s:s, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:s, s:s}",
 	    "template", s->template, "from_snapshot", s->from_snapshot, "ttl_s",
 	    (json_int_t)s->ttl_s, "idle_s", (json_int_t)s->idle_s, "auto_hibernate_s",
 	    (json_int_t)s->auto_hibernate_s, "persistent", s->persistent, "parent", sb->parent,
 	    "tree", sb->tree, "cpu", (int)sb->cpu, "memory_mb", (int)sb->memory_mb, "disk_gb",
 	    (int)sb->disk_gb, "boot_ms", (int)sb->boot_ms, "boot_mode", sb->boot_mode, "runner",
-	    sb->runner, "generation", (json_int_t)sb->generation, "end", sb->end);
+	    sb->runner, "generation", (json_int_t)sb->generation, "end", sb->end, "isolation",
+	    sb->isolation);
 
 	if (!doc)
 		return NULL;
@@ -142,6 +143,7 @@ void sandbox_from_doc(struct sandbox *sb, const json_t *doc)
 	sb->runner = word(doc, "runner", runners);
 	sb->generation = (uint64_t)get_int(doc, "generation", 1);
 	get_text(doc, "end", sb->end, sizeof(sb->end));
+	get_text(doc, "isolation", sb->isolation, sizeof(sb->isolation));
 	s->metadata = json_incref(json_object_get(doc, "metadata"));
 	s->env = json_incref(json_object_get(doc, "env"));
 	s->egress = json_incref(json_object_get(doc, "egress"));

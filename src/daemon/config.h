@@ -16,7 +16,7 @@ enum {
 struct config {
 	char *listen[LISTEN_MAX]; /* "127.0.0.1:8080", "[::1]:8080", "unix:/path" */
 	size_t nlisten;
-	char *data_dir, *run_dir, *kernel, *upper_image, *cgroup_parent;
+	char *data_dir, *run_dir, *engine, *kernel, *vmm, *vmlinux, *upper_image, *cgroup_parent;
 	char *tls_cert, *tls_key, *preview_suffix, *public_url;
 	char *net_pool, *wan, *resolver; /* resolver: one address, or several with spaces between */
 	int64_t sandboxes_max, memory_reserve_mb, disk_reserve_mb, idle_seconds, prepare_ahead,

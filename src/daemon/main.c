@@ -293,7 +293,10 @@ static int wire(struct daemon *d, struct err *e)
 	                         .tls_key = c->tls_key,
 	                         .handler = api_handle,
 	                         .logged = api_logged};
-	struct um_config um = {.kernel = c->kernel,
+	struct um_config um = {.engine = c->engine,
+	                       .kernel = c->kernel,
+	                       .vmm = c->vmm,
+	                       .vmlinux = c->vmlinux,
 	                       .run_dir = c->run_dir,
 	                       .cgroup_parent = c->cgroup_parent,
 	                       .jail_want = c->weak_jail ? 0 : JAIL_ALL};
@@ -378,7 +381,8 @@ static int run(struct daemon *d)
 	if (r < 0) {
 		fprintf(stderr, "pandad: %s\n", e.text);
 	} else {
-		log_info("ready sandboxes=%zu isolation=%s", d->host->count, d->engine->isolation);
+		log_info("ready sandboxes=%zu isolation=%s", d->host->count,
+		         d->engine->kinds[0].isolation);
 		notify("READY=1");
 		r = loop_run(d->loop);
 		log_info("ended sandboxes=%zu", d->host->count);

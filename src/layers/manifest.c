@@ -508,6 +508,8 @@ int manifest_print(const struct manifest *m, char **ret, size_t *ret_len)
 
 int manifest_fits(const struct manifest *m, const struct manifest_host *host, struct err *e)
 {
+	while (strcmp(m->engine, host->engine) != 0 && host->also)
+		host = host->also;
 	if (strcmp(m->engine, host->engine) != 0)
 		return err_set(e, ENOTSUP, "snapshot_foreign",
 		               "the snapshot was made by engine '%s' and this is '%s'; restore it "

@@ -65,6 +65,7 @@ struct manifest {
 struct manifest_host {
 	const char *engine, *kernel;
 	struct manifest_flags cpu_flags;
+	const struct manifest_host *also; /* what it offers with another engine, or NULL */
 };
 
 void manifest_fini(struct manifest *m);

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/capability.h>
 #include <linux/if_tun.h>
 #include <linux/virtio_net.h>
@@ -35,6 +34,7 @@ enum {
 	STOP_TIMEOUT_MS = 10000,
 	SEAL_TIMEOUT_MS = 30000, /* on a host whose cpus have other things to do */
 	PIDS_DEFAULT = 2048,
+	WORDS_MAX = 24, /* of a command line, as many as the longest kind has and some */
 	/* fds: beside the fixed slots each guest process has one, and so has each agent stream */
 	NOFILE = UM_FD_DYNAMIC + PIDS_DEFAULT + 256,
 };
@@ -58,11 +58,16 @@ struct um {
 	pthread_mutex_t lock;      /* of the next line */
 	struct prepared *prepared; /* jails made ahead */
 	struct jail *jail;
-	struct jail_filter filter;
-	int kernel_fd, run_dirfd;
+	int run_dirfd;
 	unsigned want;
-	char build[65]; /* hex digest of panda-um */
+	struct engine_kind kinds[ENGINE_KINDS_MAX]; /* the same order as: */
+	struct um_runner runners[ENGINE_KINDS_MAX];
 };
+
+static const struct um_runner *runner_of(const struct um *um, const struct engine_image *i)
+{
+	return &um->runners[i->kind ? i->kind - um->kinds : 0];
+}
 
 /* Files that say what a machine has besides its fds: names within its directory. */
 static void disk_name(char buf[32], size_t disk, size_t layer)
@@ -161,17 +166,9 @@ static void um_forget(struct engine *engine, const char *id)
 static int spawn(struct um *um, const struct engine_start *s, int control, struct engine_machine *m,
                  struct err *e)
 {
-	char mem[48], extra[512];
-	char *boot_argv[] = {"panda-um",
-	                     mem,
-	                     "root=/dev/pblk0",
-	                     "ro",
-	                     "init=/sbin/panda-init",
-	                     "seccomp=on",
-	                     "quiet",
-	                     extra,
-	                     NULL};
-	char *wake_argv[] = {"panda-um", NULL};
+	const struct um_runner *w = runner_of(um, s->image);
+	char mem[48], cpus[32], extra[512];
+	const char *argv[WORDS_MAX] = {w->kind->program};
 	char *envp[] = {"PANDA=1", NULL};
 	autoclose int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	autoclose int log =
@@ -181,8 +178,8 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 	struct jail_uid uid;
 	struct jail_spec spec = {
 	    .id = s->id,
-	    .exe_fd = um->kernel_fd,
-	    .argv = s->image->state < 0 ? boot_argv : wake_argv,
+	    .exe_fd = w->program_fd,
+	    .argv = (char *const *)argv,
 	    .envp = envp,
 	    .fds = fds,
 	    .nfds = ARRAY_LEN(fds),
@@ -192,17 +189,28 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 	               .pids_max = s->pids_max ? s->pids_max : PIDS_DEFAULT},
 	    .nofile_max = NOFILE,
 	    .pin = true,
-	    .no_aslr = true,
-	    .filter = &um->filter,
+	    .no_aslr = w->kind->no_aslr,
+	    .filter = &w->filter,
 	    .want = um->want,
 	};
-	int cpu = s->cpu >= 0 ? s->cpu : cpu_choose(um->run_dirfd), r;
+	int cpu = s->cpu >= 0 ? s->cpu : w->kind->one_cpu ? cpu_choose(um->run_dirfd) : -1;
+	size_t n = 1;
+	int r;
 
 	if (null < 0 || log < 0)
 		return err_set(e, errno, "machine_dir", "cannot write in the directory of %s",
 		               s->id);
 	snprintf(mem, sizeof(mem), "mem=%lluK", (unsigned long long)(s->image->memory_size >> 10));
+	snprintf(cpus, sizeof(cpus), "cpus=%u", MAX(s->cpus, 1u));
 	snprintf(extra, sizeof(extra), "%s", s->cmdline ? s->cmdline : "panda=1");
+	if (s->image->state < 0) {
+		argv[n++] = mem;
+		if (w->kind->kvm)
+			argv[n++] = cpus;
+		for (const char *const *word = w->kind->boot; *word; word++)
+			argv[n++] = *word;
+		argv[n++] = extra;
+	}
 	if (cpu < 0)
 		spec.pin = false;
 	else
@@ -222,13 +230,17 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 }
 
 /* All that the machine may use, each fd with its place. */
-static int hello(struct um_packet *p, const struct engine_start *s, struct engine_machine *m,
-                 int agent, int pagemap, const int *tops)
+static int hello(const struct um_runner *w, struct um_packet *p, const struct engine_start *s,
+                 struct engine_machine *m, int agent, int pagemap, const int *tops)
 {
 	const struct engine_image *image = s->image;
 	int r = 0;
 
 	p->msg = (struct um_msg){.magic = UM_MAGIC, .type = UM_HELLO};
+	if (w->kind->kvm) {
+		um_packet_add(p, w->kvm_fd, UM_FD_KVM);
+		um_packet_add(p, w->kernel_fd, UM_FD_KERNEL);
+	}
 	um_packet_add(p, agent, UM_FD_AGENT);
 	um_packet_add(p, pagemap, UM_FD_PAGEMAP);
 	um_packet_add(p, m->top, UM_FD_TOP);
@@ -412,6 +424,7 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	}
 	closep(&m.image.state);
 	m.image.state = -1;
+	m.image.kind = &um->kinds[runner_of(um, s->image) - um->runners];
 
 	r = spawn(um, s, control, &m, e);
 	if (r < 0)
@@ -419,7 +432,7 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	pagemap = open_pagemap(m.pid);
 	r = pagemap < 0 ? pagemap : sock_connect(s->dirfd, "control", SOCK_SEQPACKET, &m.control);
 	if (r == 0)
-		r = hello(&p, s, &m, agent, pagemap, tops);
+		r = hello(runner_of(um, s->image), &p, s, &m, agent, pagemap, tops);
 	if (r == 0)
 		r = um_call(m.control, m.pidfd, &p, START_TIMEOUT_MS, &answer);
 	if (r == 0 && answer.type != UM_READY)
@@ -806,11 +819,6 @@ static int um_stats(struct engine *engine, struct engine_machine *m, struct engi
 	return 0;
 }
 
-static const char *um_kernel(struct engine *engine)
-{
-	return ((struct um *)engine)->build;
-}
-
 static void um_free(struct engine *engine)
 {
 	struct um *um = (struct um *)engine;
@@ -818,31 +826,44 @@ static void um_free(struct engine *engine)
 	while (um->prepared)
 		free_prepared(take_prepared(um, um->prepared->id));
 	pthread_mutex_destroy(&um->lock);
-	jail_filter_fini(&um->filter);
+	for (size_t i = 0; i < ARRAY_LEN(um->runners); i++)
+		um_runner_fini(&um->runners[i]);
 	jail_free(um->jail);
-	closep(&um->kernel_fd);
 	closep(&um->run_dirfd);
 	free(um);
 }
 
-/* The kernel's build script leaves its identity beside it; without one, size and time must do. */
-static void kernel_identity(struct um *um, const char *path)
+/* The default first; the other one, if it works here, behind it. */
+static int find_kinds(struct um *um, const struct um_config *cfg, struct err *e)
 {
-	autofree char *id = NULL;
-	char real[PATH_MAX], file[PATH_MAX + 16];
-	struct stat st;
-	char *slash;
+	const struct um_kind *kinds[] = {&kvm_kind, &um_kind};
+	const char *want = cfg->engine ? cfg->engine : "auto";
+	bool any = !strcmp(want, "auto");
+	size_t n = 0;
+	int r = 0;
 
-	snprintf(um->build, sizeof(um->build), "unknown");
-	if (fstat(um->kernel_fd, &st) == 0)
-		snprintf(um->build, sizeof(um->build), "%lld-%lld", (long long)st.st_size,
-		         (long long)st.st_mtime);
-	if (!realpath(path, real) || !(slash = strrchr(real, '/')))
-		return;
-	*slash = 0;
-	snprintf(file, sizeof(file), "%s/build-id", real);
-	if (io_read_file(AT_FDCWD, file, 256, &id, NULL) == 0)
-		snprintf(um->build, sizeof(um->build), "%.*s", (int)strcspn(id, "\n"), id);
+	if (!any && strcmp(want, um_kind.name) != 0 && strcmp(want, kvm_kind.name) != 0)
+		return err_set(e, EINVAL, "bad_engine", "engine is auto, kvm or um, not '%.20s'",
+		               want);
+	if (!strcmp(want, um_kind.name)) {
+		kinds[0] = &um_kind;
+		kinds[1] = &kvm_kind;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+		struct um_runner *w = &um->runners[n];
+
+		r = um_runner_init(w, kinds[i], cfg, e);
+		if (r < 0 && n == 0 && !any)
+			return r; /* the one that was asked for */
+		if (r < 0)
+			continue;
+		um->kinds[n++] = (struct engine_kind){.name = kinds[i]->name,
+		                                      .isolation = kinds[i]->isolation,
+		                                      .kernel = w->build,
+		                                      .host_cpu = !kinds[i]->kvm};
+	}
+	um->engine.nkinds = n;
+	return n ? 0 : r;
 }
 
 int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *e)
@@ -853,8 +874,7 @@ int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *
 	if (!um)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	um->engine = (struct engine){
-	    .name = "um",
-	    .isolation = "user-mode-kernel",
+	    .kinds = um->kinds,
 	    .memory_slot = UM_FD_LAYER,
 	    .disk_slot = UM_FD_DISK,
 	    .volume_slot = UM_FD_VOLUME,
@@ -872,33 +892,20 @@ int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *
 	    .stats = um_stats,
 	    .why_ended = um_why_ended,
 	    .stop = um_stop,
-	    .kernel = um_kernel,
 	    .free = um_free,
 	};
 	pthread_mutex_init(&um->lock, NULL);
 	um->want = cfg->jail_want;
 	um->run_dirfd = open(cfg->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	um->kernel_fd = open(cfg->kernel, O_RDONLY | O_CLOEXEC);
-	if (um->kernel_fd < 0) {
-		r = err_set(e, errno, "kernel_missing",
-		            "cannot open the kernel %s: run 'make up', or name one with --kernel",
-		            cfg->kernel);
-		goto fail;
+	r = find_kinds(um, cfg, e);
+	if (r == 0)
+		r = jail_new(&(struct jail_config){.run_dir = cfg->run_dir,
+		                                   .cgroup_parent = cfg->cgroup_parent},
+		             &um->jail, e);
+	if (r < 0) {
+		um_free(&um->engine);
+		return r;
 	}
-	kernel_identity(um, cfg->kernel);
-	r = jail_filter_build(&um_rules, 1,
-	                      getenv("PANDA_SECCOMP_LOG") ? JAIL_DENY_LOG : JAIL_DENY_ENOSYS,
-	                      &um->filter, e);
-	if (r < 0)
-		goto fail;
-	r = jail_new(
-	    &(struct jail_config){.run_dir = cfg->run_dir, .cgroup_parent = cfg->cgroup_parent},
-	    &um->jail, e);
-	if (r < 0)
-		goto fail;
 	*ret = &um->engine;
 	return 0;
-fail:
-	um_free(&um->engine);
-	return r;
 }

@@ -1,12 +1,41 @@
 /*
- * um/um_internal.h - between the files of the user-mode engine
+ * um/um_internal.h - between the files of the engine
  */
 #pragma once
 #include "core/engine.h"
 #include "jail/jail.h"
+#include "um/um.h"
 #include "um/um_wire.h"
 
-extern const struct jail_rules um_rules;
+extern const struct jail_rules um_rules, vmm_rules;
+
+/* How machines of one kind are started; whatever comes after that is the same for all. */
+struct um_kind {
+	const char *name, *isolation;
+	const char *program; /* argv[0] */
+	const struct jail_rules *rules;
+	const char *const *boot; /* the kernel's command line for a cold boot, ends with NULL */
+	bool kvm;                /* it is handed /dev/kvm and a kernel to load; has vcpus */
+	/* Kernel process and guest processes hand over to each other all the time: one cpu, and
+	 * the addresses of one life are those of the next. */
+	bool one_cpu, no_aslr;
+};
+
+extern const struct um_kind um_kind, kvm_kind;
+
+/* A kind that works here: programs open, rules compiled. */
+struct um_runner {
+	const struct um_kind *kind;
+	struct jail_filter filter;
+	int program_fd;
+	int kvm_fd, kernel_fd; /* of a kind with kvm; else -1 */
+	char build[65];        /* identity of the guest kernel */
+};
+
+/* Kinds: kernel_missing, kvm_unusable. */
+int um_runner_init(struct um_runner *r, const struct um_kind *k, const struct um_config *cfg,
+                   struct err *e);
+void um_runner_fini(struct um_runner *r);
 
 /* A message with its fds, built step by step. */
 struct um_packet {

@@ -1,7 +1,7 @@
 /*
- * um/um_wire.h - what panda-um and the host say to each other on the control socket
- * The other side is arch/um/include/shared/panda.h in kernel/um/patches. One message is one
- * packet; fds travel with it, and slot[i] says which number the i-th gets in the machine.
+ * um/um_wire.h - what panda-um, or panda-vmm, and the host say to each other on the control socket
+ * The other side is arch/um/include/shared/panda.h in kernel/um/patches, and src/vmm. One message
+ * is one packet; fds travel with it, and slot[i] says which number the i-th gets in the machine.
  */
 #pragma once
 #include <stdint.h>
@@ -14,7 +14,9 @@ enum {
 	UM_FD_PAGEMAP = 6,
 	UM_FD_TOP = 7,
 	UM_FD_STATE = 8,
-	UM_FD_NET = 13, /* a tap; none: no network in this life */
+	UM_FD_KVM = 9,     /* panda-vmm: /dev/kvm, */
+	UM_FD_KERNEL = 10, /* and the kernel that a cold boot loads */
+	UM_FD_NET = 13,    /* a tap; none: no network in this life */
 	UM_FD_LAYER = 16,
 	UM_LAYERS_MAX = 64,
 	UM_FD_DISK = 80,
