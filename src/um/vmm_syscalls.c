@@ -1,11 +1,119 @@
 /*
  * um/vmm_syscalls.c - what panda-vmm asks of the host, and nothing else
+ * The list is for the whole process, from its start on: src/vmm/seccomp.c has a smaller one for
+ * each of its threads. No path can be opened, no program started.
  */
-#include "base/cleanup.h"
 #include "um/um_internal.h"
 
+#include <linux/kvm.h>
+
+#include "base/cleanup.h"
+
+#define KVM(request)                                   \
+	{                                              \
+		"ioctl",                               \
+		{                                      \
+			{                              \
+				JAIL_EQ, 1, request, 0 \
+			}                              \
+		}                                      \
+	}
+
 static const struct jail_rule rules[] = {
-    {"exit_group", {{0}}},
+    /* the machine: made once, run, saved, loaded */
+    KVM(KVM_GET_API_VERSION),
+    KVM(KVM_CREATE_VM),
+    KVM(KVM_GET_SUPPORTED_CPUID),
+    KVM(KVM_GET_VCPU_MMAP_SIZE),
+    KVM(KVM_SET_IDENTITY_MAP_ADDR),
+    KVM(KVM_SET_TSS_ADDR),
+    KVM(KVM_CREATE_IRQCHIP),
+    KVM(KVM_SET_USER_MEMORY_REGION),
+    KVM(KVM_CREATE_VCPU),
+    KVM(KVM_SET_CPUID2),
+    KVM(KVM_GET_TSC_KHZ),
+    KVM(KVM_SET_TSC_KHZ),
+    KVM(KVM_IOEVENTFD),
+    KVM(KVM_IRQ_LINE),
+    KVM(KVM_KVMCLOCK_CTRL),
+    KVM(KVM_RUN),
+    KVM(KVM_GET_IRQCHIP),
+    KVM(KVM_SET_IRQCHIP),
+    KVM(KVM_GET_CLOCK),
+    KVM(KVM_SET_CLOCK),
+    KVM(KVM_GET_MP_STATE),
+    KVM(KVM_SET_MP_STATE),
+    KVM(KVM_GET_REGS),
+    KVM(KVM_SET_REGS),
+    KVM(KVM_GET_SREGS),
+    KVM(KVM_SET_SREGS),
+    KVM(KVM_GET_XSAVE),
+    KVM(KVM_SET_XSAVE),
+    KVM(KVM_GET_XCRS),
+    KVM(KVM_SET_XCRS),
+    KVM(KVM_GET_DEBUGREGS),
+    KVM(KVM_SET_DEBUGREGS),
+    KVM(KVM_GET_LAPIC),
+    KVM(KVM_SET_LAPIC),
+    KVM(KVM_GET_VCPU_EVENTS),
+    KVM(KVM_SET_VCPU_EVENTS),
+    KVM(KVM_GET_MSRS),
+    KVM(KVM_SET_MSRS),
+    /* memory and disks */
+    {"mmap", {{0}}},
+    {"munmap", {{0}}},
+    {"mprotect", {{0}}},
+    {"mremap", {{0}}},
+    {"madvise", {{0}}},
+    {"brk", {{0}}},
+    {"fallocate", {{0}}},
+    {"pread64", {{0}}},
+    {"pwrite64", {{0}}},
+    {"preadv", {{0}}},
+    {"pwritev", {{0}}},
+    {"fdatasync", {{0}}}, /* of volumes */
+    {"lseek", {{0}}},
+    {"fstat", {{0}}},
+    {"newfstatat", {{0}}},
+    /* fds: the control socket, agent streams, the tap, bells, the log */
+    {"read", {{0}}},
+    {"write", {{0}}},
+    {"readv", {{0}}},
+    {"writev", {{0}}},
+    {"recvmsg", {{0}}},
+    {"sendmsg", {{0}}},
+    {"sendto", {{0}}},
+    {"accept4", {{0}}},
+    {"shutdown", {{0}}},
+    {"fcntl", {{0}}},
+    {"dup3", {{0}}},
+    {"close", {{0}}},
+    {"eventfd2", {{0}}},
+    {"epoll_create1", {{0}}},
+    {"epoll_ctl", {{0}}},
+    {"epoll_wait", {{0}}},
+    /* threads: start, kick, filter */
+    {"clone", {{0}}},
+    {"clone3", {{0}}},
+    {"futex", {{0}}},
+    {"tgkill", {{0}}}, /* in its own pid namespace */
+    {"getpid", {{0}}},
+    {"gettid", {{0}}},
+    {"prctl", {{0}}},
+    {"set_robust_list", {{0}}},
+    {"set_tid_address", {{0}}},
+    {"rseq", {{0}}},
+    {"arch_prctl", {{0}}},
+    {"sched_getaffinity", {{0}}},
+    {"rt_sigaction", {{0}}},
+    {"rt_sigprocmask", {{0}}},
+    {"rt_sigreturn", {{0}}},
+    /* time, chance, libc's start */
+    {"clock_gettime", {{0}}},
+    {"getrandom", {{0}}},
+    {"prlimit64", {{0}}},
+    {"readlinkat", {{0}}},
+    {"readlink", {{0}}},
 };
 
 const struct jail_rules vmm_rules = {rules, ARRAY_LEN(rules)};

@@ -1,0 +1,320 @@
+#include "vmm/control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/io.h"
+
+struct conn {
+	struct control *k;
+	struct loop_io io;
+	int fd;           /* -1: this place is free */
+	bool holds;       /* the machine stands still until its next request */
+	bool wants_stats; /* an answer is due */
+};
+
+struct control {
+	struct machine *m;
+	int listener;
+	struct loop_io io;
+	struct conn conn[CONTROL_CONNS_MAX];
+	struct loop_timer stats_timer;
+	unsigned stats_seen;
+	uint64_t born_ns;
+};
+
+static bool sane(const struct um_msg *msg, ssize_t n, size_t nfds)
+{
+	return n == (ssize_t)sizeof(*msg) && msg->magic == UM_MAGIC && msg->nr_fds == nfds;
+}
+
+/* Fds arrive with low numbers, which are other fds' slots: up with all of them, then each to its
+ * own. */
+static int place(const struct um_msg *msg, int *fds)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < msg->nr_fds; i++) {
+		fds[i] = vm_high_fd(fds[i]);
+		if (fds[i] < 0)
+			r = fds[i];
+	}
+	for (size_t i = 0; i < msg->nr_fds; i++) {
+		unsigned slot = msg->slot[i];
+
+		if (fds[i] < 0)
+			continue;
+		if (r == 0 && (slot <= UM_FD_CTL || slot >= UM_FD_DYNAMIC))
+			r = -EPROTO;
+		if (r == 0 && dup3(fds[i], (int)slot, O_CLOEXEC) < 0)
+			r = -errno;
+		close(fds[i]);
+	}
+	return r;
+}
+
+int control_hello(int listener, struct um_msg *ret, int *ret_conn)
+{
+	int fds[UM_FDS_MAX], conn, r;
+	size_t nfds = UM_FDS_MAX;
+	ssize_t n;
+
+	do
+		conn = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	while (conn < 0 && errno == EINTR);
+	conn = vm_high_fd(conn);
+	if (conn < 0)
+		return conn;
+	n = io_recv_fds(conn, ret, sizeof(*ret), fds, &nfds);
+	if (n < 0)
+		return (int)n;
+	if (!sane(ret, n, nfds) || ret->type != UM_HELLO || nfds > UM_FDS_MAX)
+		return -EPROTO;
+	r = place(ret, fds);
+	*ret_conn = conn;
+	return r;
+}
+
+bool control_has(const struct um_msg *hello, unsigned slot)
+{
+	for (uint32_t i = 0; i < hello->nr_fds; i++)
+		if (hello->slot[i] == slot)
+			return true;
+	return false;
+}
+
+static void close_conn(struct conn *c)
+{
+	loop_io_del(c->k->m->loop, &c->io);
+	close(c->fd);
+	c->fd = -1;
+	c->wants_stats = false;
+	if (c->holds) {
+		c->holds = false;
+		machine_go(c->k->m);
+	}
+}
+
+/* A host that does not read its answers is no host. */
+static void answer(struct conn *c, struct um_msg *a)
+{
+	a->magic = UM_MAGIC;
+	if (send(c->fd, a, sizeof(*a), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(*a))
+		close_conn(c);
+}
+
+static void done(struct conn *c, int r)
+{
+	struct um_msg a = {.type = UM_DONE, .arg[UM_DONE_ERR] = (uint64_t)(int64_t)r};
+
+	answer(c, &a);
+}
+
+/* --- how the machine is */
+
+static void answer_stats(struct control *k)
+{
+	struct um_msg a = {.type = UM_DONE};
+
+	a.arg[1] = k->m->ram.mem.size;
+	a.arg[2] = k->m->balloon.free_bytes;
+	a.arg[3] = mono_ns() - k->born_ns;
+	a.arg[4] = k->m->lives;
+	loop_timer_clear(k->m->loop, &k->stats_timer);
+	for (size_t i = 0; i < CONTROL_CONNS_MAX; i++) {
+		if (!k->conn[i].wants_stats)
+			continue;
+		k->conn[i].wants_stats = false;
+		answer(&k->conn[i], &a);
+	}
+}
+
+static void machine_worked(void *arg)
+{
+	struct control *k = arg;
+
+	if (k->stats_timer.slot && k->m->balloon.stats_seen != k->stats_seen)
+		answer_stats(k);
+}
+
+static void stats_late(void *arg)
+{
+	answer_stats(arg);
+}
+
+static void ask_stats(struct conn *c)
+{
+	struct control *k = c->k;
+	bool asked;
+
+	c->wants_stats = true;
+	pthread_mutex_lock(&k->m->lock);
+	k->stats_seen = k->m->balloon.stats_seen;
+	asked = !k->m->paused && balloon_ask(&k->m->balloon);
+	pthread_mutex_unlock(&k->m->lock);
+	if (!asked || loop_timer_set(k->m->loop, &k->stats_timer,
+	                             loop_now_ms(k->m->loop) + CONTROL_STATS_MS) < 0)
+		answer_stats(k);
+}
+
+/* --- snapshots */
+
+static int take_fds(const struct um_msg *msg, int *fds, struct snapshot_fds *f)
+{
+	int r = 0;
+
+	*f = (struct snapshot_fds){-1, -1, -1, -1, {-1, -1, -1, -1}, {-1, -1, -1, -1}};
+	for (size_t i = 0; i < msg->nr_fds; i++) {
+		unsigned slot = msg->slot[i];
+		int *to = NULL;
+
+		if (slot == UM_TO_STATE)
+			to = &f->state;
+		else if (slot == UM_TO_MAP)
+			to = &f->map;
+		else if (slot == UM_TOP_RO)
+			to = &f->top_ro;
+		else if (slot == UM_FD_TOP)
+			to = &f->top;
+		else if (slot >= UM_DISK_RO && slot < UM_DISK_RO + UM_DISKS_MAX)
+			to = &f->disk_ro[slot - UM_DISK_RO];
+		else if (slot >= UM_DISK_TOP && slot < UM_DISK_TOP + UM_DISKS_MAX)
+			to = &f->disk_top[slot - UM_DISK_TOP];
+		fds[i] = vm_high_fd(fds[i]);
+		if (!to || *to >= 0 || fds[i] < 0) {
+			r = fds[i] < 0 ? fds[i] : -EPROTO;
+			closep(&fds[i]);
+		} else {
+			*to = fds[i];
+		}
+	}
+	return r;
+}
+
+static void snapshot(struct conn *c, const struct um_msg *msg, int *fds)
+{
+	bool hold = msg->arg[UM_SNAPSHOT_HOLD];
+	struct um_msg a = {.type = UM_DONE, .magic = UM_MAGIC};
+	struct snapshot_fds f;
+	int r = take_fds(msg, fds, &f);
+
+	if (r < 0)
+		f.state = -1; /* not complete: all is closed and refused */
+	r = machine_snapshot(c->k->m, &f, hold, &a);
+	a.arg[UM_DONE_ERR] = (uint64_t)(int64_t)r;
+	c->holds = hold && r == 0;
+	answer(c, &a);
+}
+
+static void request(struct conn *c, const struct um_msg *msg, int *fds)
+{
+	struct machine *m = c->k->m;
+
+	if (c->holds) {
+		c->holds = false;
+		machine_go(m);
+	}
+	if (msg->type != UM_SNAPSHOT)
+		for (size_t i = 0; i < msg->nr_fds; i++)
+			close(fds[i]);
+	switch (msg->type) {
+	case UM_SNAPSHOT:
+		snapshot(c, msg, fds);
+		break;
+	case UM_PAUSE:
+		machine_pause(m);
+		done(c, 0);
+		break;
+	case UM_RESUME:
+		if (m->paused)
+			machine_go(m);
+		done(c, 0);
+		break;
+	case UM_STATS:
+		ask_stats(c);
+		break;
+	case UM_PING:
+		done(c, 0);
+		break;
+	default:
+		done(c, -EPROTO);
+	}
+}
+
+static void conn_ready(void *arg, uint32_t events)
+{
+	struct conn *c = arg;
+	int fds[UM_FDS_MAX];
+	size_t nfds = UM_FDS_MAX;
+	struct um_msg msg;
+	ssize_t n = io_recv_fds(c->fd, &msg, sizeof(msg), fds, &nfds);
+
+	if (n == -EAGAIN)
+		return;
+	if (n > 0 && sane(&msg, n, nfds)) {
+		request(c, &msg, fds);
+		return;
+	}
+	for (size_t i = 0; n > 0 && i < nfds; i++)
+		close(fds[i]);
+	close_conn(c);
+}
+
+static int add_conn(struct control *k, int fd)
+{
+	for (size_t i = 0; i < CONTROL_CONNS_MAX; i++) {
+		struct conn *c = &k->conn[i];
+
+		if (c->fd >= 0)
+			continue;
+		*c = (struct conn){.k = k, .fd = fd, .io = {.fn = conn_ready, .arg = c}};
+		return loop_io_add(k->m->loop, &c->io, fd, EPOLLIN);
+	}
+	close(fd);
+	return -EMFILE;
+}
+
+static void accept_conn(void *arg, uint32_t events)
+{
+	struct control *k = arg;
+	int fd = accept4(k->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	if (fd >= 0)
+		fd = vm_high_fd(fd);
+	if (fd >= 0)
+		add_conn(k, fd);
+}
+
+int control_start(struct machine *m, int listener, int conn, uint64_t lost, struct control **ret)
+{
+	struct control *k = calloc(1, sizeof(*k));
+	struct um_msg ready = {.magic = UM_MAGIC, .type = UM_READY, .arg[UM_READY_LOST] = lost};
+	int r;
+
+	if (!k)
+		return -ENOMEM;
+	*k = (struct control){.m = m,
+	                      .listener = listener,
+	                      .io = {.fn = accept_conn, .arg = k},
+	                      .stats_timer = {.fn = stats_late, .arg = k},
+	                      .born_ns = mono_ns()};
+	for (size_t i = 0; i < CONTROL_CONNS_MAX; i++)
+		k->conn[i].fd = -1;
+	m->worked = machine_worked;
+	m->worked_arg = k;
+	r = fcntl(conn, F_SETFL, O_NONBLOCK) < 0 ? -errno : add_conn(k, conn);
+	if (r == 0)
+		r = loop_io_add(m->loop, &k->io, listener, EPOLLIN);
+	if (r < 0)
+		return r;
+	answer(&k->conn[0], &ready);
+	*ret = k;
+	return 0;
+}

@@ -1,0 +1,119 @@
+#include "vmm/index.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+int index_init(struct index *x, uint64_t pages)
+{
+	void *p;
+
+	if (pages == 0 || pages > INDEX_PAGES_MAX)
+		return -EINVAL;
+	p = mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return -errno;
+	*x = (struct index){.pages = pages, .at = p};
+	return 0;
+}
+
+void index_fini(struct index *x)
+{
+	if (x->at)
+		munmap(x->at, x->pages);
+	*x = (struct index){0};
+}
+
+void index_set(struct index *x, uint64_t start, uint64_t n, uint8_t what)
+{
+	memset(x->at + start, what, n);
+}
+
+uint64_t index_same(const struct index *x, uint64_t start, uint64_t max)
+{
+	uint64_t end = max < x->pages - start ? start + max : x->pages, i = start + 1;
+
+	while (i < end && x->at[i] == x->at[start])
+		i++;
+	return i - start;
+}
+
+/* Most of a large disk was never written: eight pages at a time. */
+static uint64_t skip_zeros(const struct index *x, uint64_t at)
+{
+	uint64_t word;
+
+	for (; at + 8 <= x->pages; at += 8) {
+		memcpy(&word, x->at + at, sizeof(word));
+		if (word)
+			break;
+	}
+	while (at < x->pages && !x->at[at])
+		at++;
+	return at;
+}
+
+int index_next(const struct index *x, uint64_t *at, struct extent *ret)
+{
+	uint64_t start = skip_zeros(x, *at);
+
+	if (start >= x->pages)
+		return 0;
+	*ret = (struct extent){start, index_same(x, start, x->pages), x->at[start]};
+	*at = start + ret->n;
+	return 1;
+}
+
+long index_extents(const struct index *x, struct extent *v, size_t max)
+{
+	uint64_t at = 0;
+	struct extent e;
+	size_t n = 0;
+
+	while (index_next(x, &at, &e)) {
+		if (n == max)
+			return -E2BIG;
+		if (v)
+			v[n] = e;
+		n++;
+	}
+	return (long)n;
+}
+
+int index_load(struct index *x, const struct extent *v, size_t n, uint8_t last)
+{
+	uint64_t end = 0;
+
+	if (n > INDEX_EXTENTS_MAX)
+		return -EBADMSG;
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].start < end || v[i].n == 0 || v[i].n > x->pages ||
+		    v[i].start > x->pages - v[i].n || v[i].what == 0 || v[i].what > last)
+			return -EBADMSG;
+		index_set(x, v[i].start, v[i].n, (uint8_t)v[i].what);
+		end = v[i].start + v[i].n;
+	}
+	return 0;
+}
+
+void index_renumber(struct index *x, uint8_t base, uint64_t dead, uint8_t to)
+{
+	uint8_t table[256];
+	struct extent e;
+	uint64_t at = 0;
+
+	for (unsigned i = 0; i < sizeof(table); i++) {
+		unsigned layer = i - base;
+
+		table[i] = (uint8_t)i;
+		if (i < base || layer >= 64)
+			continue;
+		if (dead >> layer & 1)
+			table[i] = to;
+		else
+			table[i] -= (uint8_t)__builtin_popcountll(dead & ((1ull << layer) - 1));
+	}
+	while (index_next(x, &at, &e))
+		if (table[e.what] != e.what)
+			index_set(x, e.start, e.n, table[e.what]);
+}

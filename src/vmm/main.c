@@ -1,0 +1,104 @@
+/*
+ * panda-vmm - one virtual machine: KVM, a Linux in it, and the devices it needs
+ *
+ *   panda-vmm mem=<KiB>K cpus=<1..8> WORD...   boots; the words are the kernel's command line
+ *   panda-vmm                                  goes on from a state that the first message brings
+ *
+ * Everything it uses comes as an fd: 1 and 2 are its log, 3 is the control socket it listens on,
+ * and the first message there brings the rest (um/um_wire.h). It opens nothing. Ends with 0 after a
+ * power-off, 3 after a reset, 4 after a panic; 2: it could not start, 5: something broke.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/cleanup.h"
+#include "vmm/control.h"
+#include "vmm/machine.h"
+#include "vmm/seccomp.h"
+#include "vmm/x86/boot.h"
+
+static struct machine machine;
+
+static bool parse_number(const char *text, const char *suffix, uint64_t max, uint64_t *ret)
+{
+	char *end;
+	unsigned long long v;
+
+	if (*text < '0' || *text > '9')
+		return false;
+	v = strtoull(text, &end, 10);
+	*ret = v;
+	return strcmp(end, suffix) == 0 && v > 0 && v <= max;
+}
+
+static bool parse_args(int argc, char **argv, struct machine_spec *s, char *cmdline, size_t n)
+{
+	uint64_t kib, cpus;
+	size_t at = 0;
+
+	if (argc < 3 || strncmp(argv[1], "mem=", 4) != 0 || strncmp(argv[2], "cpus=", 5) != 0 ||
+	    !parse_number(argv[1] + 4, "K", MEM_LIMIT >> 10, &kib) ||
+	    !parse_number(argv[2] + 5, "", VM_CPUS_MAX, &cpus))
+		return false;
+	cmdline[0] = 0;
+	for (int i = 3; i < argc && at < n; i++)
+		at += (size_t)snprintf(cmdline + at, n - at, "%s%s", i > 3 ? " " : "", argv[i]);
+	s->memory = kib << 10;
+	s->cpus = (unsigned)cpus;
+	s->cmdline = cmdline;
+	return at < n;
+}
+
+int main(int argc, char **argv)
+{
+	struct machine *m = &machine;
+	char cmdline[BOOT_CMDLINE_MAX];
+	struct machine_spec spec = {0};
+	const char *what = "usage: panda-vmm [mem=<KiB>K cpus=<1..8> WORD...]";
+	struct control *control;
+	struct um_msg hello;
+	uint64_t lost = 0;
+	char why[256];
+	int conn, r;
+
+	if (argc > 1 && !parse_args(argc, argv, &spec, cmdline, sizeof(cmdline)))
+		machine_end(m, VM_BAD_START, what);
+	what = "no greeting on the control socket";
+	r = control_hello(UM_FD_CTL, &hello, &conn);
+	if (r < 0)
+		goto fail;
+	spec.hello = &hello;
+	spec.agent = control_has(&hello, UM_FD_AGENT);
+	spec.net = control_has(&hello, UM_FD_NET);
+	while (spec.layers < UM_LAYERS_MAX && control_has(&hello, UM_FD_LAYER + spec.layers))
+		spec.layers++;
+	/* After the greeting: what the loop opens takes numbers that no slot will have. */
+	what = "cannot make the loop";
+	r = loop_new(&m->loop);
+	if (r < 0)
+		goto fail;
+	if (control_has(&hello, UM_FD_STATE))
+		r = machine_restore(m, &spec, &lost, &what);
+	else if (argc > 1)
+		r = machine_boot(m, &spec, &what);
+	else
+		r = -EINVAL, what = "neither a state nor a command line";
+	if (r < 0)
+		goto fail;
+	what = "cannot shut itself behind a filter";
+	r = seccomp_devices();
+	if (r < 0)
+		goto fail;
+	what = "cannot serve the control socket";
+	r = control_start(m, UM_FD_CTL, conn, lost, &control);
+	if (r < 0)
+		goto fail;
+	machine_go(m);
+	r = loop_run(m->loop);
+	what = "the loop ended";
+fail:
+	snprintf(why, sizeof(why), "%s: %s", what, strerror(-r));
+	machine_end(m, VM_BAD_START, why);
+}

@@ -1,0 +1,335 @@
+#include "vmm/ram.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+
+enum {
+	LAYERS_MAX = 64,
+	PAGEMAP_BATCH = 4096,
+	RELEASE_PAGES = 16, /* what is smaller is not worth a mapping */
+};
+
+/* Documentation/admin-guide/mm/pagemap.rst */
+#define PM_PRESENT (1ull << 63)
+#define PM_SWAPPED (1ull << 62)
+#define PM_FILE    (1ull << 61)
+
+static uint64_t pages(const struct ram *r)
+{
+	return r->mem.size / INDEX_PAGE;
+}
+
+static int map_at(struct ram *r, uint64_t page, uint64_t n, int flags, int fd)
+{
+	void *p =
+	    mmap(r->mem.base + page * INDEX_PAGE, n * INDEX_PAGE, PROT_READ | PROT_WRITE,
+	         flags | MAP_FIXED | MAP_NORESERVE, fd, fd < 0 ? 0 : (off_t)(page * INDEX_PAGE));
+
+	return p == MAP_FAILED ? -errno : 0;
+}
+
+static int map_zeros(struct ram *r, uint64_t page, uint64_t n)
+{
+	return map_at(r, page, n, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+}
+
+/* Small pages only: a machine shall have what it touched, and layers are made of small ones. */
+static int reserve(struct ram *r, uint64_t size)
+{
+	void *p;
+	int e;
+
+	if (size < MEM_MIN || size > MEM_LIMIT || size % INDEX_PAGE)
+		return -EINVAL;
+	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+	         -1, 0);
+	if (p == MAP_FAILED)
+		return -errno;
+	r->mem = (struct mem){.base = p, .size = size};
+	e = index_init(&r->index, pages(r));
+	if (e < 0)
+		return e;
+	madvise(p, size, MADV_NOHUGEPAGE);
+	return 0;
+}
+
+int ram_boot(struct ram *r, uint64_t size)
+{
+	int e = reserve(r, size);
+
+	if (e == 0)
+		e = map_at(r, 0, pages(r), MAP_SHARED, (int)r->top_slot);
+	r->shared = true;
+	return e;
+}
+
+static int map_layers(struct ram *r)
+{
+	struct extent x;
+	uint64_t at = 0;
+	int e = 0;
+
+	while (e == 0 && index_next(&r->index, &at, &x))
+		e = map_at(r, x.start, x.n, MAP_PRIVATE,
+		           (int)(r->layer_slot + (unsigned)x.what - 1));
+	return e;
+}
+
+int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *s)
+{
+	const void *v;
+	size_t n;
+	int e;
+
+	if (layers >= LAYERS_MAX)
+		return -EBADMSG;
+	r->layers = layers;
+	e = reserve(r, size);
+	if (e == 0)
+		e = state_items(s, STATE_EXTENTS, sizeof(struct extent), INDEX_EXTENTS_MAX, &v, &n);
+	if (e == 0)
+		e = index_load(&r->index, v, n, (uint8_t)layers);
+	return e == 0 ? map_layers(r) : e;
+}
+
+void ram_fini(struct ram *r)
+{
+	if (r->mem.base)
+		munmap(r->mem.base, r->mem.size);
+	index_fini(&r->index);
+	index_fini(&r->next);
+}
+
+void ram_release(struct ram *r, uint64_t gpa, uint64_t len)
+{
+	uint8_t *p = mem_at(&r->mem, gpa, len);
+	uint64_t page, n = len / INDEX_PAGE;
+
+	if (!p || (gpa | len) % INDEX_PAGE)
+		return;
+	page = (uint64_t)(p - r->mem.base) / INDEX_PAGE;
+	if (r->shared)
+		fallocate((int)r->top_slot, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+		          (off_t)(page * INDEX_PAGE), (off_t)len);
+	else if (n >= RELEASE_PAGES && map_zeros(r, page, n) == 0)
+		index_set(&r->index, page, n, 0);
+}
+
+/* Marks what a shared top holds. Nothing has to be copied: it is there. */
+static int mark_shared(struct ram *r, uint8_t top)
+{
+	off_t at = 0, end, size = (off_t)r->mem.size;
+
+	while (at < size) {
+		at = lseek((int)r->top_slot, at, SEEK_DATA);
+		if (at < 0)
+			return errno == ENXIO ? 0 : -errno;
+		end = lseek((int)r->top_slot, at, SEEK_HOLE);
+		if (end < 0)
+			return -errno;
+		index_set(&r->next, (uint64_t)at / INDEX_PAGE,
+		          (uint64_t)(end - at + INDEX_PAGE - 1) / INDEX_PAGE, top);
+		at = end;
+	}
+	return 0;
+}
+
+/* Marks the pages that the host has copied for us: those it does not share with a layer. */
+static int mark_private(struct ram *r, uint8_t top)
+{
+	autofree uint64_t *v = malloc(PAGEMAP_BATCH * sizeof(*v));
+	uint64_t first = (uint64_t)(uintptr_t)r->mem.base / INDEX_PAGE, total = pages(r);
+
+	if (!v)
+		return -ENOMEM;
+	for (uint64_t page = 0; page < total; page += PAGEMAP_BATCH) {
+		uint64_t n = MIN(total - page, (uint64_t)PAGEMAP_BATCH);
+		int e = io_pread_full((int)r->pagemap_slot, v, n * sizeof(*v),
+		                      (off_t)((first + page) * sizeof(*v)));
+
+		if (e < 0)
+			return e;
+		for (uint64_t i = 0; i < n; i++)
+			if (v[i] & (PM_PRESENT | PM_SWAPPED) && !(v[i] & PM_FILE))
+				r->next.at[page + i] = top;
+	}
+	return 0;
+}
+
+/* Which old layers are small enough to be taken over; the smallest when none is. */
+static uint64_t choose_dead(const struct ram *r)
+{
+	uint64_t held[LAYERS_MAX] = {0}, at = 0, dead = 0;
+	unsigned least = 0;
+	struct extent x;
+
+	if (r->layers < RAM_CHAIN_MAX)
+		return 0;
+	while (index_next(&r->next, &at, &x))
+		if (x.what <= r->layers)
+			held[x.what - 1] += x.n;
+	for (unsigned i = 0; i < r->layers; i++) {
+		if (held[i] <= RAM_SMALL_PAGES)
+			dead |= 1ull << i;
+		if (held[i] < held[least])
+			least = i;
+	}
+	return dead ? dead : 1ull << least;
+}
+
+/* What lies between two runs of the top, if it is at most gap pages, becomes part of it. */
+static void close_gaps(struct index *x, uint8_t top, uint64_t gap)
+{
+	uint64_t at = 0, end = 0;
+	struct extent e;
+
+	while (index_next(x, &at, &e)) {
+		if (e.what != top)
+			continue;
+		if (end && e.start - end <= gap)
+			index_set(x, end, e.start - end, top);
+		end = e.start + e.n;
+	}
+}
+
+static int write_top(const struct ram *r, uint8_t top)
+{
+	uint64_t at = 0;
+	struct extent x;
+	int e = 0;
+
+	while (e == 0 && index_next(&r->next, &at, &x))
+		if (x.what == top)
+			e = io_pwrite_full((int)r->top_slot, r->mem.base + x.start * INDEX_PAGE,
+			                   x.n * INDEX_PAGE, (off_t)(x.start * INDEX_PAGE));
+	return e;
+}
+
+static int collect(struct ram *r)
+{
+	uint8_t top = (uint8_t)(r->layers + 1);
+	int e = index_init(&r->next, pages(r));
+
+	if (e < 0)
+		return e;
+	memcpy(r->next.at, r->index.at, pages(r));
+	e = r->shared ? mark_shared(r, top) : mark_private(r, top);
+	if (e < 0)
+		return e;
+	r->dead = choose_dead(r);
+	for (uint64_t p = 0; r->dead && p < pages(r); p++)
+		if (r->next.at[p] && r->next.at[p] < top && r->dead >> (r->next.at[p] - 1) & 1)
+			r->next.at[p] = top;
+	for (uint64_t gap = 2; index_extents(&r->next, NULL, RAM_EXTENTS) < 0 && gap < 1024;
+	     gap *= 4)
+		close_gaps(&r->next, top, gap);
+	if (index_extents(&r->next, NULL, INDEX_EXTENTS_MAX / 2) < 0)
+		return -E2BIG;
+	return r->shared ? 0 : write_top(r, top);
+}
+
+int ram_collect(struct ram *r, uint64_t *ret_live)
+{
+	int e = collect(r);
+
+	if (e == 0 && r->layers - (unsigned)__builtin_popcountll(r->dead) + 2 > LAYERS_MAX)
+		e = -E2BIG;
+	if (e < 0) {
+		ram_undo(r);
+		return e;
+	}
+	*ret_live = (r->layers ? ~0ull >> (64 - r->layers) : 0) & ~r->dead;
+	index_renumber(&r->next, 1, r->dead, 0); /* nothing of the dead is left in it */
+	return 0;
+}
+
+void ram_save(const struct ram *r, struct state_out *s)
+{
+	long n = index_extents(&r->next, NULL, INDEX_EXTENTS_MAX);
+	struct extent *v = n < 0 ? NULL : state_room(s, STATE_EXTENTS, (size_t)n * sizeof(*v));
+
+	if (v)
+		index_extents(&r->next, v, (size_t)n);
+	else if (!s->error)
+		s->error = -E2BIG;
+}
+
+static uint8_t sealed_number(const struct ram *r)
+{
+	return (uint8_t)(r->layers - (unsigned)__builtin_popcountll(r->dead) + 1);
+}
+
+int ram_next_run(const struct ram *r, uint64_t *at, struct extent *ret)
+{
+	while (index_next(&r->next, at, ret))
+		if (ret->what == sealed_number(r))
+			return 1;
+	return 0;
+}
+
+/* Dead layers go, the others move down. */
+static int renumber_fds(struct ram *r)
+{
+	unsigned to = 0;
+
+	for (unsigned i = 0; i < r->layers; i++) {
+		if (r->dead >> i & 1)
+			continue;
+		if (to != i &&
+		    dup3((int)(r->layer_slot + i), (int)(r->layer_slot + to), O_CLOEXEC) < 0)
+			return -errno;
+		to++;
+	}
+	for (unsigned i = to; i < r->layers; i++)
+		close((int)(r->layer_slot + i));
+	r->layers = to;
+	return 0;
+}
+
+int ram_seal(struct ram *r, int ro, int next)
+{
+	uint64_t at = 0, end = 0;
+	struct extent x;
+	int e = 0;
+
+	/* Whatever is mapped of the top must be read-only in its eyes, all of it when it was
+	 * shared. */
+	while (e == 0 && ram_next_run(r, &at, &x)) {
+		if (r->shared && x.start > end)
+			e = map_zeros(r, end, x.start - end);
+		if (e == 0 && (r->shared || x.n >= RAM_REMAP_PAGES))
+			e = map_at(r, x.start, x.n, MAP_PRIVATE, ro);
+		end = x.start + x.n;
+	}
+	if (e == 0 && r->shared && end < pages(r))
+		e = map_zeros(r, end, pages(r) - end);
+	if (e == 0)
+		e = renumber_fds(r);
+	if (e == 0 && (dup3(ro, (int)(r->layer_slot + r->layers), O_CLOEXEC) < 0 ||
+	               dup3(next, (int)r->top_slot, O_CLOEXEC) < 0))
+		e = -errno;
+	if (e < 0)
+		return e;
+	close(ro);
+	close(next);
+	madvise(r->mem.base, r->mem.size, MADV_NOHUGEPAGE);
+	index_fini(&r->index);
+	r->index = r->next;
+	r->next = (struct index){0};
+	r->layers++;
+	r->dead = 0;
+	r->shared = false;
+	return 0;
+}
+
+void ram_undo(struct ram *r)
+{
+	index_fini(&r->next);
+	r->dead = 0;
+}

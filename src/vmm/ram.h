@@ -1,0 +1,53 @@
+/*
+ * vmm/ram.h - guest memory made of layers
+ * At a cold boot memory is the top, a memfd, mapped shared. From the first snapshot on, and in
+ * every restored machine, it is MAP_PRIVATE over sealed layers: what the guest writes, the host
+ * copies, and /proc/self/pagemap tells which pages those are. Only a snapshot writes to the top
+ * then. Fds are slots (um_wire.h). The index: 0 is a page of zeros, i + 1 a page of layer i.
+ *
+ * A snapshot, with no vcpu running: ram_collect(), then ram_save() into a state file, then
+ * ram_seal(), or ram_undo() when something else went wrong.
+ */
+#pragma once
+#include "vmm/index.h"
+#include "vmm/mem.h"
+#include "vmm/state.h"
+
+enum {
+	RAM_CHAIN_MAX = 24, /* from here on the top takes over what small old layers hold */
+	RAM_SMALL_PAGES = 4096,
+	RAM_EXTENTS = 16384, /* more pieces than this are joined by copying what is between them */
+	RAM_REMAP_PAGES = 8, /* shorter runs stay private copies: a mapping costs more */
+};
+
+struct ram {
+	struct mem mem;
+	struct index index, next; /* next: while a snapshot is taken */
+	unsigned layers;          /* sealed */
+	unsigned layer_slot, top_slot, pagemap_slot;
+	uint64_t dead; /* of the snapshot: old layers whose content is in the top now */
+	bool shared;
+};
+
+int ram_boot(struct ram *r, uint64_t size);
+
+/* Maps what ram_save() wrote: needs r's slots. -EBADMSG. layers is how many the caller has. */
+int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *s);
+void ram_fini(struct ram *r);
+
+/* The content of [gpa, gpa + len) does not matter to the guest any more. Whole pages, or ignored.
+ */
+void ram_release(struct ram *r, uint64_t gpa, uint64_t len);
+
+/*
+ * All that changed is in the top. *ret_live: the older layers that are still needed. -E2BIG: too
+ * scattered, or too many layers.
+ */
+int ram_collect(struct ram *r, uint64_t *ret_live);
+void ram_save(const struct ram *r, struct state_out *s);
+/* The runs of the collected layer, to be given to whoever asked: run by run from *at on. */
+int ram_next_run(const struct ram *r, uint64_t *at, struct extent *ret);
+/* The top becomes the newest sealed layer, read through ro; next is the new top. Both fds are
+ * taken. */
+int ram_seal(struct ram *r, int ro, int next);
+void ram_undo(struct ram *r);
