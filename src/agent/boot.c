@@ -96,6 +96,32 @@ static void rest_after_work(void)
 	sysctl_set("/proc/sys/vm/dirty_expire_centisecs", "2500");
 }
 
+/*
+ * Disks and volumes are called pblk<n> and pvol<n> in every machine. Where they are virtio disks,
+ * the monitor gives each that name as its serial number.
+ */
+static void name_disks(void)
+{
+	char path[32], serial[24], device[8], link[32];
+
+	for (char c = 'a'; c <= 'z'; c++) {
+		autoclose int fd = -1;
+		ssize_t n;
+
+		snprintf(device, sizeof(device), "vd%c", c);
+		snprintf(path, sizeof(path), "/sys/block/%s/serial", device);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		n = fd < 0 ? -1 : read(fd, serial, sizeof(serial) - 1);
+		if (fd < 0)
+			break;
+		if (n < 5 || (strncmp(serial, "pblk", 4) != 0 && strncmp(serial, "pvol", 4) != 0))
+			continue;
+		serial[n] = 0;
+		snprintf(link, sizeof(link), "/dev/%.*s", (int)strcspn(serial, "\n"), serial);
+		(void)!symlink(device, link);
+	}
+}
+
 int boot_mounts(struct agent *a)
 {
 	int r;
@@ -103,6 +129,7 @@ int boot_mounts(struct agent *a)
 	try_mount(a, "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	try_mount(a, "sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	try_mount(a, "devtmpfs", "/dev", "devtmpfs", MS_NOSUID, "mode=0755");
+	name_disks();
 	r = switch_root(a);
 	if (r < 0)
 		return r;

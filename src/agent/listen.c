@@ -17,7 +17,7 @@
 #define PANDA_CHAN_ACCEPT _IO('P', 1)
 
 enum {
-	VSOCK_PORT = 1024,
+	VSOCK_PORT = 1, /* as the monitor knows it (src/vmm) */
 };
 
 static int chan_accept(int fd)
