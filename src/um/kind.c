@@ -31,19 +31,9 @@ const struct um_kind um_kind = {
 
 /* No timer but those of kvm-clock and the local APIC; a reset is a write to port 0x64. */
 static const char *const kvm_boot[] = {
-    "root=/dev/vda",
-    "ro",
-    "init=/sbin/panda-init",
-    "console=ttyS0",
-    "quiet",
-    "no_timer_check",
-    "reboot=k",
-    "panic=-1",
-    "noreplace-smp",
-    "lpj=1000000",
-    "8250.nr_uarts=1",
-    "nokaslr",
-    NULL,
+    "root=/dev/vda", "ro",       "init=/sbin/panda-init",
+    "console=ttyS0", "quiet",    "no_timer_check",
+    "reboot=k",      "panic=-1", NULL,
 };
 
 const struct um_kind kvm_kind = {
