@@ -14,6 +14,7 @@
 #include "base/io.h"
 #include "cli/commands.h"
 #include "jail/jail.h"
+#include "um/kvm.h"
 
 static int problems;
 static json_t *rows; /* --json: collected, printed at the end */
@@ -38,16 +39,32 @@ static void row(bool ok, const char *name, const char *detail, const char *todo)
 	problems += !ok;
 }
 
-/* Machines find what they dirtied with this ioctl; a zero-length scan tells whether it is there. */
-static void check_pagemap_scan(void)
+/* Machines of engine um find what they dirtied with this ioctl; a scan of nothing tells whether it
+ * is there. */
+static bool have_pagemap_scan(void)
 {
 	autoclose int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	unsigned long long arg[12] = {sizeof(arg)};
-	bool ok =
-	    fd >= 0 && ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, sizeof(arg)), arg) >= 0;
 
-	row(ok, "pagemap scan", ok ? "PAGEMAP_SCAN works" : "the kernel has no PAGEMAP_SCAN",
-	    "use Linux 6.7 or newer");
+	return fd >= 0 && ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, sizeof(arg)), arg) >= 0;
+}
+
+/* Which engine this host gets, and why. One is enough. */
+static void check_engines(void)
+{
+	char why[200];
+	autoclose int kvm = kvm_open(why, sizeof(why));
+	bool scan = have_pagemap_scan();
+
+	say(kvm >= 0 ? "ok" : "--", "engine kvm", why, NULL);
+	say(scan ? "ok" : "--", "engine um",
+	    scan ? "needs no hardware: PAGEMAP_SCAN works" : "the kernel has no PAGEMAP_SCAN",
+	    scan ? NULL : "use Linux 6.7 or newer");
+	row(kvm >= 0 || scan, "engine",
+	    kvm >= 0 ? "auto is kvm: a guest stays behind hardware virtualization"
+	    : scan   ? "auto is um: a guest's kernel is a jailed process of this host"
+	             : "neither kvm nor um works",
+	    "use a host with hardware virtualization, or Linux 6.7 or newer");
 }
 
 static void check_map_count(void)
@@ -61,21 +78,6 @@ static void check_map_count(void)
 	snprintf(detail, sizeof(detail), "vm.max_map_count is %ld", n);
 	row(n >= 65530, "map count", detail,
 	    "sysctl vm.max_map_count=262144: guests with much scattered memory need many mappings");
-}
-
-static void check_kvm(void)
-{
-	autofree char *text = NULL;
-	bool flags = io_read_file(AT_FDCWD, "/proc/cpuinfo", 16 << 20, &text, NULL) == 0 &&
-	             (strstr(text, " vmx") || strstr(text, " svm"));
-	bool device = access("/dev/kvm", R_OK | W_OK) == 0;
-
-	/* Not a problem: the user-mode engine is there for such hosts. */
-	say("--", "kvm",
-	    flags && device ? "hardware virtualization is there (engine to come)"
-	    : device        ? "/dev/kvm opens, but the cpu has no vmx or svm: engine um is used"
-	                    : "no hardware virtualization: engine um is used",
-	    NULL);
 }
 
 /* Machines work without a server, so a missing one is no problem of the host. */
@@ -129,9 +131,8 @@ static int run(struct cli *c)
 			row(parts[i].ok, parts[i].name, parts[i].detail, parts[i].todo);
 		jail_free(jail);
 	}
-	check_pagemap_scan();
 	check_map_count();
-	check_kvm();
+	check_engines();
 	check_server(c);
 	if (rows)
 		cli_json(rows);
