@@ -404,7 +404,7 @@ json_t *snapshot_doc(const struct host_snapshot *s)
 	                 (json_int_t)s->generation);
 }
 
-/* What its files take on disk; some of it may be shared with other snapshots. */
+/* What its files take on disk, uncompressed; some of it may be shared with other snapshots. */
 uint64_t image_bytes(const struct engine_image *i)
 {
 	uint64_t n = 0;
@@ -424,14 +424,15 @@ static void snap_work(void *arg)
 {
 	struct snap *s = arg;
 	struct host *h = s->host;
+	struct snapshot_store store = store_as(h, h->config.compress_snapshots);
 	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
 
 	s->r = machine_snapshot(&h->machines, s->machine, &image, NULL, &s->err);
 	fault_at("snapshot.sealed");
 	if (s->r == 0) {
 		s->s.size_bytes = image_bytes(&image);
-		s->r = machine_save(&h->machines, &image, &h->store, s->s.id, s->s.sandbox_id,
-		                    &s->err);
+		s->r =
+		    machine_save(&h->machines, &image, &store, s->s.id, s->s.sandbox_id, &s->err);
 	}
 	fault_at("snapshot.saved");
 }

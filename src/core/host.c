@@ -619,7 +619,7 @@ int host_open(struct loop *l, struct engine *engine, const struct host_config *c
 	h->loop = l;
 	h->engine = engine;
 	h->config = *c;
-	h->store = (struct snapshot_store){-1, -1, -1};
+	h->store = (struct snapshot_store){.root = -1, .layers = -1, .snapshots = -1};
 	h->machines.dir = -1;
 	pthread_mutex_init(&h->drop_lock, NULL);
 	if (!h->config.threads)

@@ -30,6 +30,7 @@ struct host_config {
 	uint64_t disk_reserve;      /* free bytes of the data directory; 0: 1 GiB */
 	unsigned prepare_ahead;     /* jails made before they are asked for; 0: 8 */
 	int64_t idle_s;             /* of a sandbox without ttl; 0: 900 */
+	bool compress_hibernated, compress_snapshots;
 	bool network_off;           /* guests have none */
 	bool egress_deny;           /* what a sandbox without a list may reach: nothing */
 	const char *net_pool, *wan; /* see net/net.h; NULL: its defaults */

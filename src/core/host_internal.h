@@ -59,6 +59,15 @@ int host_admit(struct host *h, const char *tenant, size_t n, unsigned memory_mb,
 void host_take_id(struct host *h, char ret[SANDBOX_ID + 1], bool *ret_prepared);
 void host_fill_spare(struct host *h);
 
+/* The store, as one in which what is copied is compressed or not. Its fds are the host's. */
+static inline struct snapshot_store store_as(const struct host *h, bool compressed)
+{
+	struct snapshot_store st = h->store;
+
+	st.form = compressed ? LAYER_SQUASHED : LAYER_PLAIN;
+	return st;
+}
+
 /*
  * Deletes a snapshot and the layers that only it had. For the pool. One at a time: a collection
  * that runs beside another delete sees files that are about to go as still in use, and nobody looks

@@ -76,11 +76,10 @@ static void set_paused(struct host *h, const char *id, bool paused)
 
 static bool saved(struct host *h, const char *id)
 {
-	AUTO(snapshot_freep) struct snapshot *s = NULL;
 	char name[SNAPSHOT_ID_MAX + 1];
 
 	hibernate_id(id, name);
-	return snapshot_load(&h->store, name, NULL, SNAPSHOT_SIZES, &s, NULL) == 0;
+	return snapshot_look(&h->store, name, NULL) == 0;
 }
 
 static void remove_all_of(struct sandbox *sb)

@@ -86,6 +86,7 @@ static void hibernate_work(void *arg)
 	struct life *l = arg;
 	struct host *h = l->host;
 	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
+	struct snapshot_store store = store_as(h, h->config.compress_hibernated);
 	char id[SNAPSHOT_ID_MAX + 1];
 	int r;
 
@@ -98,7 +99,7 @@ static void hibernate_work(void *arg)
 	if (r == 0 && l->sources)
 		r = volume_sync_all(l->sources, &l->err);
 	if (r == 0)
-		r = machine_save(&h->machines, &image, &h->store, id, l->job.id, &l->err);
+		r = machine_save(&h->machines, &image, &store, id, l->job.id, &l->err);
 	fault_at("hibernate.saved");
 	if (r == 0) {
 		r = machine_remove(&h->machines, l->job.machine, &l->err);

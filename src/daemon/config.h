@@ -22,7 +22,7 @@ struct config {
 	int64_t sandboxes_max, memory_reserve_mb, disk_reserve_mb, idle_seconds, prepare_ahead,
 	    threads, rate_per_second, rate_burst, connections_max;
 	int64_t log_level; /* 0 error ... 3 debug */
-	bool stub_auth, weak_jail, network, egress_deny;
+	bool stub_auth, weak_jail, network, egress_deny, compress_hibernated, compress_snapshots;
 };
 
 int config_default(struct config *c);

@@ -277,6 +277,8 @@ static int wire(struct daemon *d, struct err *e)
 	                         .disk_reserve = (uint64_t)c->disk_reserve_mb << 20,
 	                         .prepare_ahead = (unsigned)c->prepare_ahead,
 	                         .idle_s = c->idle_seconds,
+	                         .compress_hibernated = c->compress_hibernated,
+	                         .compress_snapshots = c->compress_snapshots,
 	                         .network_off = !c->network,
 	                         .egress_deny = c->egress_deny,
 	                         .net_pool = c->net_pool,

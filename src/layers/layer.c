@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "layers/pass.h"
+#include "layers/squash.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3; Debian 12's headers are older */
@@ -201,6 +202,14 @@ void layer_names(const struct digest *d, char data[LAYER_NAME], char map[LAYER_N
 	snprintf(map, LAYER_NAME, "%s.map", text);
 }
 
+void layer_squashed_name(const struct digest *d, char ret[LAYER_NAME])
+{
+	char text[DIGEST_TEXT];
+
+	digest_text(d, text);
+	snprintf(ret, LAYER_NAME, "%s.zst", text);
+}
+
 /* Gives the file behind fd one more name. -EXDEV when it cannot have one there, as a memfd. */
 static int link_fd(int fd, int dirfd, const char *name)
 {
@@ -225,8 +234,16 @@ static int sync_as_sealed(int fd, struct sync_list *sync)
 	return own < 0 ? -errno : sync_add(sync, &own);
 }
 
+static int create_plain(int dirfd, const char *name)
+{
+	int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+	return fd < 0 ? -errno : fd;
+}
+
+/* *form becomes LAYER_PLAIN when there was nothing to copy. */
 static int save_as(struct layer *l, struct index *x, int dirfd, const char *data, const char *map,
-                   struct sync_list *sync)
+                   enum layer_form *form, struct sync_list *sync)
 {
 	autoclose int to = -1, mapfd = -1;
 	autofree unsigned char *bytes = NULL;
@@ -234,12 +251,17 @@ static int save_as(struct layer *l, struct index *x, int dirfd, const char *data
 	int r;
 
 	r = link_fd(l->fd, dirfd, data);
-	if (r == 0) /* what a machine wrote there may not have left the memory */
+	if (r == 0) { /* what a machine wrote there may not have left the memory */
 		sync_file_range(l->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-	if (r == -EXDEV)
+		*form = LAYER_PLAIN;
+	} else if (r == -EXDEV && *form == LAYER_SQUASHED) {
+		to = create_plain(dirfd, data);
+		r = MIN(to, 0);
+	} else if (r == -EXDEV) {
 		r = layer_create_file(dirfd, data, l->pages, &to);
+	}
 	if (r == 0)
-		r = pass_run(l, to, x);
+		r = pass_run(l, to, *form == LAYER_SQUASHED ? PASS_SQUASH : PASS_PLAIN, x);
 	if (r == 0)
 		r = sync_as_sealed(to >= 0 ? to : l->fd, sync);
 	if (r == 0)
@@ -248,14 +270,14 @@ static int save_as(struct layer *l, struct index *x, int dirfd, const char *data
 		r = index_encode(x, l->pages, &bytes, &len);
 	if (r < 0)
 		return r;
-	mapfd = openat(dirfd, map, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	mapfd = create_plain(dirfd, map);
 	if (mapfd < 0)
-		return -errno;
+		return mapfd;
 	r = io_write_full(mapfd, bytes, len);
 	return r < 0 ? r : sync_as_sealed(mapfd, sync);
 }
 
-int layer_save(struct layer *l, int dirfd, struct sync_list *sync)
+int layer_save(struct layer *l, int dirfd, enum layer_form form, struct sync_list *sync)
 {
 	/* The digest is known only at the end, so both files begin under these names. */
 	static const char tmp_data[] = "data.tmp", tmp_map[] = "map.tmp";
@@ -263,11 +285,13 @@ int layer_save(struct layer *l, int dirfd, struct sync_list *sync)
 	char data[LAYER_NAME], map[LAYER_NAME];
 	int r;
 
-	r = save_as(l, &x, dirfd, tmp_data, tmp_map, sync);
+	r = save_as(l, &x, dirfd, tmp_data, tmp_map, &form, sync);
 	if (r == 0 && l->has_digest && !digest_equal(&l->digest, &x.digest))
 		r = -EUCLEAN;
 	if (r == 0) {
 		layer_names(&x.digest, data, map);
+		if (form == LAYER_SQUASHED)
+			layer_squashed_name(&x.digest, data);
 		if (renameat(dirfd, tmp_data, dirfd, data) < 0 ||
 		    renameat(dirfd, tmp_map, dirfd, map) < 0)
 			r = -errno;
@@ -344,30 +368,80 @@ static int read_head(int fd, const struct digest *want, uint64_t pages, struct i
 	return 0;
 }
 
-int layer_open(int dirfd, const struct digest *digest, uint64_t pages, struct layer **ret,
-               struct err *e)
+/* The map file of a layer, checked. */
+static int open_map(int dirfd, const struct digest *digest, uint64_t pages, struct index *ret,
+                    struct err *e)
 {
-	autoclose int fd = -1, mapfd = -1;
-	AUTO(index_fini) struct index x = {0};
+	autoclose int fd = -1;
 	char data[LAYER_NAME], map[LAYER_NAME];
 	size_t at, len;
 	int r;
 
 	layer_names(digest, data, map);
-	r = open_file(dirfd, map, &mapfd);
+	r = open_file(dirfd, map, &fd);
 	if (r == 0)
-		r = read_head(mapfd, digest, pages, &x, &at, &len);
+		r = read_head(fd, digest, pages, ret, &at, &len);
+	return r < 0 ? open_failed(r, map, e) : 0;
+}
+
+/* Unpacked into a memfd, sealed. */
+static int open_squashed(int fd, uint64_t pages, struct map *map, struct layer **ret)
+{
+	autoclose int mem = -1;
+	int r = layer_create_memfd("unpacked", pages, &mem);
+
+	if (r == 0)
+		r = squash_unpack(fd, pages, map, mem);
+	return r < 0 ? r : layer_seal_memfd(mem, pages, map, ret);
+}
+
+int layer_open(int dirfd, const struct digest *digest, uint64_t pages, struct layer **ret,
+               struct err *e)
+{
+	autoclose int fd = -1;
+	AUTO(index_fini) struct index x = {0};
+	char data[LAYER_NAME], map[LAYER_NAME], squashed[LAYER_NAME];
+	bool plain;
+	int r;
+
+	r = open_map(dirfd, digest, pages, &x, e);
 	if (r < 0)
-		return open_failed(r, map, e);
+		return r;
+	layer_names(digest, data, map);
+	layer_squashed_name(digest, squashed);
 	r = open_file(dirfd, data, &fd);
-	if (r == 0)
+	plain = r != -ENOENT || open_file(dirfd, squashed, &fd) < 0;
+	if (r == 0) {
 		r = wrap(fd, pages, &x.map, ret);
+		if (r == 0)
+			take_fd(&fd);
+	} else if (!plain) {
+		r = open_squashed(fd, pages, &x.map, ret);
+	}
 	if (r < 0)
-		return open_failed(r, data, e);
-	take_fd(&fd);
+		return open_failed(r, plain ? data : squashed, e);
 	(*ret)->digest = *digest;
 	(*ret)->has_digest = true;
 	return 0;
+}
+
+int layer_look(int dirfd, const struct digest *digest, uint64_t pages, struct err *e)
+{
+	AUTO(index_fini) struct index x = {0};
+	char data[LAYER_NAME], map[LAYER_NAME], squashed[LAYER_NAME];
+	struct stat st;
+	int r;
+
+	r = open_map(dirfd, digest, pages, &x, e);
+	if (r < 0)
+		return r;
+	layer_names(digest, data, map);
+	layer_squashed_name(digest, squashed);
+	if (fstatat(dirfd, squashed, &st, AT_SYMLINK_NOFOLLOW) == 0)
+		return 0;
+	if (fstatat(dirfd, data, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return open_failed(-errno, data, e);
+	return (uint64_t)st.st_size == pages * MAP_PAGE ? 0 : open_failed(-EBADMSG, data, e);
 }
 
 static int read_table(int mapfd, const struct layer *l, struct index *ret)
@@ -415,7 +489,7 @@ int layer_verify(const struct layer *l, int dirfd, struct err *e)
 		r = read_table(mapfd, l, &want);
 	if (r < 0)
 		return open_failed(r, map, e);
-	r = pass_run(l, -1, &is);
+	r = pass_run(l, -1, PASS_PLAIN, &is);
 	if (r < 0)
 		return open_failed(r, data, e);
 	if (first_difference(&want, &is, &bad))

@@ -51,23 +51,34 @@ struct layer *layer_ref(struct layer *l);
 void layer_unref(struct layer *l);
 void layer_unrefp(struct layer **l);
 
+enum layer_form {
+	LAYER_PLAIN,
+	LAYER_SQUASHED,
+};
+
 /*
  * Puts the layer into dirfd as <digest> and <digest>.map, mode 0444, both to be synced with the
  * list; the directory is the caller's, who alone may write in it. Hashing and copying are one pass
  * (pass.h), memory stays small. A sealed file on the same file system is linked, not copied. Sets
  * the digest; -EUCLEAN when the layer had another one before: its file has rotted.
+ * LAYER_SQUASHED: what has to be copied is compressed, and is <digest>.zst (squash.h).
  */
-int layer_save(struct layer *l, int dirfd, struct sync_list *sync);
+int layer_save(struct layer *l, int dirfd, enum layer_form form, struct sync_list *sync);
 
 /*
- * Opens <digest> from dirfd: size, map and the digest of the map are checked, the data is not.
+ * Opens <digest> from dirfd: size, map and the digest of the map are checked, the data is not. A
+ * compressed one is unpacked into memory, and its checksums are looked at.
  * Kinds: snapshot_incomplete (a file is missing), snapshot_corrupt.
  */
 int layer_open(int dirfd, const struct digest *digest, uint64_t pages, struct layer **ret,
                struct err *e);
+
+/* Whether layer_open() would find its files, without unpacking anything. Kinds as above. */
+int layer_look(int dirfd, const struct digest *digest, uint64_t pages, struct err *e);
 
 /* Reads all data and compares it; the error names the first bad chunk. Kinds as above. */
 int layer_verify(const struct layer *l, int dirfd, struct err *e);
 
 enum { LAYER_NAME = DIGEST_TEXT + 4 };
 void layer_names(const struct digest *d, char data[LAYER_NAME], char map[LAYER_NAME]);
+void layer_squashed_name(const struct digest *d, char ret[LAYER_NAME]);

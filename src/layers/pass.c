@@ -3,23 +3,26 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "layers/crew.h"
 #include "layers/layer.h"
 #include "layers/sparse.h"
+#include "layers/squash.h"
 
 struct pass {
 	const struct layer *l;
 	int to; /* -1: hash only */
+	enum pass_form form;
 	off_t size;
 
-	pthread_mutex_t lock; /* of all below */
-	off_t next;           /* where to look for the next chunk */
-	off_t begun;          /* up to here the disk was told to begin */
-	off_t copied;         /* bytes, since then */
+	pthread_mutex_t lock;       /* of all below */
+	off_t next;                 /* where to look for the next chunk */
+	off_t written;              /* bytes that went to the file */
+	off_t begun, begun_written; /* up to here the disk was told to begin; written then */
+	off_t end;                  /* of a stream */
 	struct index *index;
 	size_t room;
 	int r; /* the first error; who finds one stops */
@@ -77,58 +80,113 @@ static off_t claim(struct pass *p)
 	return off;
 }
 
-/* Notes the chunk; and when enough has come together, lets the disk begin with it. */
-static int note(struct pass *p, off_t off, const struct digest *d)
+/* What one thread needs. */
+struct worker {
+	unsigned char *buf;
+	struct sha *sha;
+	struct squasher *squasher;
+};
+
+static void worker_fini(struct worker *w)
 {
-	off_t from = 0, n = 0;
+	free(w->buf);
+	sha_free(w->sha);
+	squasher_free(w->squasher);
+}
+
+static int worker_init(struct worker *w, const struct pass *p)
+{
 	int r;
 
-	pthread_mutex_lock(&p->lock);
-	r = index_add(p->index, (uint64_t)off / INDEX_CHUNK, d, &p->room);
-	p->copied += INDEX_CHUNK;
-	if (p->to >= 0 && p->copied >= PASS_WRITE_BACK && off > p->begun) {
-		from = p->begun;
-		n = off - from;
-		p->begun = off;
-		p->copied = 0;
-	}
-	pthread_mutex_unlock(&p->lock);
-	/* Only a hint: what it misses is found by the fsync that must come. */
-	if (n > 0)
-		sync_file_range(p->to, from, n, SYNC_FILE_RANGE_WRITE);
+	w->buf = malloc(INDEX_CHUNK);
+	if (!w->buf)
+		return -ENOMEM;
+	r = sha_new(&w->sha);
+	if (r == 0 && p->form == PASS_SQUASH)
+		r = squasher_new(&w->squasher);
 	return r;
 }
 
-static int do_chunk(struct pass *p, struct sha *sha, unsigned char *buf, off_t off)
+/*
+ * Every 4 MiB the disk is told to begin with what is there. Only a hint: the piece another thread
+ * is about to write is found by the fsync that must come.
+ */
+static void write_back(struct pass *p, off_t up_to, size_t n)
 {
-	size_t len = (size_t)MIN((off_t)INDEX_CHUNK, p->size - off);
-	struct digest d;
-	int r = io_pread_full(p->l->fd, buf, len, off);
+	off_t from = 0, len = 0;
+
+	pthread_mutex_lock(&p->lock);
+	p->written += (off_t)n;
+	if (p->written - p->begun_written >= PASS_WRITE_BACK && up_to > p->begun) {
+		from = p->begun;
+		len = up_to - from;
+		p->begun = up_to;
+		p->begun_written = p->written;
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (len > 0)
+		sync_file_range(p->to, from, len, SYNC_FILE_RANGE_WRITE);
+}
+
+static int put_squashed(struct pass *p, struct worker *w, uint64_t number)
+{
+	const unsigned char *record;
+	size_t len;
+	off_t at;
+	int r = squash_chunk(w->squasher, number, w->buf, &record, &len);
 
 	if (r < 0)
 		return r;
-	memset(buf + len, 0, INDEX_CHUNK - len);
-	if (!mask_chunk(&p->l->map, (uint64_t)off / MAP_PAGE, buf))
+	pthread_mutex_lock(&p->lock);
+	at = p->end;
+	p->end += (off_t)len;
+	pthread_mutex_unlock(&p->lock);
+	r = io_pwrite_full(p->to, record, len, at);
+	if (r == 0)
+		write_back(p, at, len);
+	return r;
+}
+
+static int do_chunk(struct pass *p, struct worker *w, off_t off)
+{
+	uint64_t number = (uint64_t)off / INDEX_CHUNK;
+	size_t len = (size_t)MIN((off_t)INDEX_CHUNK, p->size - off);
+	struct digest d;
+	int r = io_pread_full(p->l->fd, w->buf, len, off);
+
+	if (r < 0)
+		return r;
+	memset(w->buf + len, 0, INDEX_CHUNK - len);
+	if (!mask_chunk(&p->l->map, (uint64_t)off / MAP_PAGE, w->buf))
 		return 0;
-	if (p->to >= 0)
-		r = sparse_write(p->to, buf, len, off);
+	if (p->to >= 0 && p->form == PASS_SQUASH) {
+		r = put_squashed(p, w, number);
+	} else if (p->to >= 0) {
+		r = sparse_write(p->to, w->buf, len, off);
+		if (r == 0)
+			write_back(p, off, len);
+	}
 	if (r == 0)
-		r = sha_add(sha, buf, INDEX_CHUNK);
+		r = sha_add(w->sha, w->buf, INDEX_CHUNK);
 	if (r == 0)
-		r = sha_done(sha, &d);
-	return r < 0 ? r : note(p, off, &d);
+		r = sha_done(w->sha, &d);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&p->lock);
+	r = index_add(p->index, number, &d, &p->room);
+	pthread_mutex_unlock(&p->lock);
+	return r;
 }
 
 static void *work(void *arg)
 {
 	struct pass *p = arg;
-	AUTO(sha_freep) struct sha *sha = NULL;
-	autofree unsigned char *buf = malloc(INDEX_CHUNK);
-	int r = buf ? sha_new(&sha) : -ENOMEM;
+	AUTO(worker_fini) struct worker w = {0};
+	int r = worker_init(&w, p);
 	off_t off;
 
 	while (r == 0 && (off = claim(p)) < p->size)
-		r = do_chunk(p, sha, buf, off);
+		r = do_chunk(p, &w, off);
 	pthread_mutex_lock(&p->lock);
 	if (p->r == 0)
 		p->r = r;
@@ -136,34 +194,32 @@ static void *work(void *arg)
 	return NULL;
 }
 
-static unsigned helpers(const struct layer *l)
+/* Head and end of a stream: the number of records is known only now. */
+static int frame_stream(const struct pass *p)
 {
-	uint64_t n = map_pages(&l->map) / PASS_THREAD_PAGES;
-	cpu_set_t cpus;
+	unsigned char head[SQUASH_HEAD_LEN], end[SQUASH_RECORD_LEN];
+	int r;
 
-	if (n <= 1 || sched_getaffinity(0, sizeof(cpus), &cpus) < 0)
-		return 0;
-	n = MIN(n, (uint64_t)CPU_COUNT(&cpus));
-	return (unsigned)MIN(n, (uint64_t)PASS_THREADS_MAX) - 1; /* the caller is one, too */
+	squash_head(head);
+	squash_end((uint32_t)p->index->nchunks, end);
+	r = io_pwrite_full(p->to, head, sizeof(head), 0);
+	return r < 0 ? r : io_pwrite_full(p->to, end, sizeof(end), p->end);
 }
 
-int pass_run(const struct layer *l, int to, struct index *ret)
+int pass_run(const struct layer *l, int to, enum pass_form form, struct index *ret)
 {
 	struct pass p = {.l = l,
 	                 .to = to,
+	                 .form = form,
 	                 .size = (off_t)(l->pages * MAP_PAGE),
+	                 .end = SQUASH_HEAD_LEN,
 	                 .index = ret,
 	                 .lock = PTHREAD_MUTEX_INITIALIZER};
-	pthread_t threads[PASS_THREADS_MAX];
-	unsigned want = helpers(l), n = 0;
 
-	while (n < want && pthread_create(&threads[n], NULL, work, &p) == 0)
-		n++;
-	work(&p);
-	for (unsigned i = 0; i < n; i++)
-		pthread_join(threads[i], NULL);
+	crew_run(crew_for(map_pages(&l->map)), work, &p);
 	pthread_mutex_destroy(&p.lock);
-	if (p.r == 0 && n > 0)
-		index_sort(ret);
-	return p.r;
+	if (p.r < 0)
+		return p.r;
+	index_sort(ret);
+	return to >= 0 && form == PASS_SQUASH ? frame_stream(&p) : 0;
 }

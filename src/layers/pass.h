@@ -9,14 +9,17 @@
 struct layer;
 
 enum {
-	PASS_THREADS_MAX = 4,      /* for one layer; never more than there are cpus */
-	PASS_THREAD_PAGES = 1024,  /* 4 MiB: less is not worth another thread */
-	PASS_WRITE_BACK = 4 << 20, /* bytes that are copied before the disk is told to begin */
+	PASS_WRITE_BACK = 4 << 20 /* bytes that are written before the disk is told to begin */
+};
+
+enum pass_form {
+	PASS_PLAIN,  /* the mapped pages that are not zero, at the same places: sparse.h */
+	PASS_SQUASH, /* a compressed stream: squash.h */
 };
 
 /*
  * Appends every chunk with a non-zero byte in a mapped page to ret->chunks, ascending. With to >= 0
- * the mapped pages that are not zero are written there, at the same places; it must be all holes.
- * Nothing is synced. Fewer threads than wished for are no error.
+ * they are written there, in this form; for a plain one the file has its size and is all holes.
+ * Nothing is synced.
  */
-int pass_run(const struct layer *l, int to, struct index *ret);
+int pass_run(const struct layer *l, int to, enum pass_form form, struct index *ret);

@@ -46,6 +46,11 @@ static int fail(struct err *e, int r, const char *id, const char *doing)
 	return err_set(e, -r, "snapshot_io", "snapshot '%s': %s: %s", id, doing, strerror(-r));
 }
 
+static int no_snapshot(const char *id, struct err *e)
+{
+	return err_set(e, ENOENT, "snapshot_not_found", "there is no snapshot '%s'", id);
+}
+
 static bool valid_id(const char *id)
 {
 	size_t n = strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789_-");
@@ -220,40 +225,57 @@ static int note_fresh(struct writing *w, const struct layer *l)
 	return 0;
 }
 
+/* Links a layer, in whichever form it is there. -ENOENT: in none. */
+static int link_layer(int from, int to, const struct digest *d)
+{
+	char data[LAYER_NAME], map[LAYER_NAME], squashed[LAYER_NAME];
+	int r;
+
+	layer_names(d, data, map);
+	layer_squashed_name(d, squashed);
+	r = link_pair(from, to, data, map);
+	return r == -ENOENT ? link_pair(from, to, squashed, map) : r;
+}
+
+static void unlink_layer(int dir, const struct digest *d)
+{
+	char data[LAYER_NAME], map[LAYER_NAME], squashed[LAYER_NAME];
+
+	layer_names(d, data, map);
+	layer_squashed_name(d, squashed);
+	unlinkat(dir, data, 0);
+	unlinkat(dir, squashed, 0);
+	unlinkat(dir, map, 0);
+}
+
 /* Makes the directory hold this layer: by a link when the store has it, else by writing it. */
 static int place_layer(struct writing *w, struct layer *l)
 {
-	int layers = w->st->layers, r;
 	char data[LAYER_NAME], map[LAYER_NAME];
+	int r;
 
 	if (l->has_digest) {
 		layer_names(&l->digest, data, map);
 		if (faccessat(w->dir, map, F_OK, 0) == 0) /* listed before, at another place */
 			return 0;
-		r = link_pair(layers, w->dir, data, map);
+		r = link_layer(w->st->layers, w->dir, &l->digest);
 		if (r == 0)
 			return 0;
-		if (r == -EMLINK) { /* as many names as a file can have: begin a second copy */
-			unlinkat(layers, data, 0);
-			unlinkat(layers, map, 0);
-		} else if (r != -ENOENT) {
+		if (r == -EMLINK) /* as many names as a file can have: begin a second copy */
+			unlink_layer(w->st->layers, &l->digest);
+		else if (r != -ENOENT)
 			return r;
-		}
 	}
 	r = note_fresh(w, l);
-	return r < 0 ? r : layer_save(l, w->dir, &w->sync);
+	return r < 0 ? r : layer_save(l, w->dir, w->st->form, &w->sync);
 }
 
 /* Where the next writer finds what was written here; all of it is synced. */
 static int publish(const struct writing *w)
 {
-	char data[LAYER_NAME], map[LAYER_NAME];
-
 	for (size_t i = 0; i < w->nfresh; i++) {
-		int r;
+		int r = link_layer(w->dir, w->st->layers, &w->fresh[i]->digest);
 
-		layer_names(&w->fresh[i]->digest, data, map);
-		r = link_pair(w->dir, w->st->layers, data, map);
 		/* Somebody else wrote the same: this snapshot keeps its own copy, which it knows to
 		 * be good. */
 		if (r < 0 && r != -EEXIST)
@@ -597,6 +619,47 @@ static int verify_parts(const struct snapshot *s, int dir, struct err *e)
 	return r;
 }
 
+static int look_set(int dir, const struct manifest_layers *layers, uint64_t size, struct err *e)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < layers->n; i++)
+		if (i == 0 || !digest_equal(&layers->at[i].digest, &layers->at[i - 1].digest))
+			r = layer_look(dir, &layers->at[i].digest, size / MAP_PAGE, e);
+	return r;
+}
+
+int snapshot_look(const struct snapshot_store *st, const char *id, struct err *e)
+{
+	AUTO(manifest_fini) struct manifest m = {0};
+	autoclose int dir = -1, state = -1;
+	int r;
+
+	r = check_id(id, e);
+	if (r < 0)
+		return r;
+	dir = open_dir(st->snapshots, id);
+	if (dir < 0)
+		return dir == -ENOENT ? no_snapshot(id, e) : fail(e, dir, id, "opening it");
+	r = load_manifest(dir, &m, e);
+	if (r == 0)
+		r = open_sized(dir, state_name, m.state_size, how_state, &state, e);
+	if (r == 0)
+		r = look_set(dir, &m.memory, m.memory_size, e);
+	for (size_t i = 0; r == 0 && i < m.ndisks; i++) {
+		autoclose int image = -1;
+
+		if (m.disks[i].is_image)
+			r = open_sized(st->root, m.disks[i].image_path, m.disks[i].size, how_image,
+			               &image, e);
+		else
+			r = look_set(dir, &m.disks[i].layers, m.disks[i].size, e);
+	}
+	if (r < 0)
+		err_prefix(e, "snapshot '%s'", id);
+	return r;
+}
+
 int snapshot_load(const struct snapshot_store *st, const char *id, const struct manifest_host *host,
                   enum snapshot_check check, struct snapshot **ret, struct err *e)
 {
@@ -609,7 +672,7 @@ int snapshot_load(const struct snapshot_store *st, const char *id, const struct 
 		return r;
 	dir = open_dir(st->snapshots, id);
 	if (dir == -ENOENT)
-		return err_set(e, ENOENT, "snapshot_not_found", "there is no snapshot '%s'", id);
+		return no_snapshot(id, e);
 	if (dir < 0)
 		return fail(e, dir, id, "opening it");
 	s = calloc(1, sizeof(*s));
@@ -643,7 +706,7 @@ int snapshot_rename(const struct snapshot_store *st, const char *id, const char 
 		return r;
 	r = renameat2(st->snapshots, id, st->snapshots, to, RENAME_NOREPLACE) < 0 ? -errno : 0;
 	if (r == -ENOENT)
-		return err_set(e, ENOENT, "snapshot_not_found", "there is no snapshot '%s'", id);
+		return no_snapshot(id, e);
 	if (r == 0 && fsync(st->snapshots) < 0)
 		r = -errno;
 	return r < 0 ? fail(e, r, to, "giving it this name") : 0;
@@ -664,7 +727,7 @@ int snapshot_delete(const struct snapshot_store *st, const char *id, struct err 
 			break;
 	}
 	if (r == -ENOENT)
-		return err_set(e, ENOENT, "snapshot_not_found", "there is no snapshot '%s'", id);
+		return no_snapshot(id, e);
 	if (r == 0 && fsync(st->snapshots) < 0)
 		r = -errno;
 	if (r == 0)

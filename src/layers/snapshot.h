@@ -1,9 +1,9 @@
 /*
  * layers/snapshot.h - a machine on disk, written so that a crash leaves all of it or nothing
  *
- *   <store>/snapshots/<id>/manifest.json  state  <digest>  <digest>.map ...
+ *   <store>/snapshots/<id>/manifest.json  state  <digest>[.zst]  <digest>.map ...
  *   <store>/snapshots/.tmp-<id>-<n>/      being written, being deleted, or left by a crash
- *   <store>/layers/<digest>  <digest>.map
+ *   <store>/layers/<digest>[.zst]  <digest>.map
  *
  * Every snapshot is whole in its own directory. A layer that two snapshots share is one file with
  * two names (hard links), and one more in layers/, where the next writer finds it by digest. So
@@ -24,6 +24,7 @@ enum {
 
 struct snapshot_store {
 	int root, layers, snapshots;
+	enum layer_form form; /* of layers that have to be copied into it from now on */
 };
 
 struct snapshot {
@@ -51,6 +52,9 @@ void snapshot_store_close(struct snapshot_store *st);
  */
 int snapshot_write(const struct snapshot_store *st, const char *id, struct manifest *m,
                    const struct set *memory, const struct set *disks, int state_fd, struct err *e);
+
+/* Whether snapshot_load() would find all files, with the right sizes; unpacks and keeps nothing. */
+int snapshot_look(const struct snapshot_store *st, const char *id, struct err *e);
 
 /* Opens everything. host NULL: wherever it may run. Caller owns *ret. */
 int snapshot_load(const struct snapshot_store *st, const char *id, const struct manifest_host *host,

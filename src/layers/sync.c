@@ -2,10 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/cleanup.h"
+#include "layers/crew.h"
 
 int sync_add(struct sync_list *s, int *fd)
 {
@@ -37,21 +37,14 @@ static void *work(void *arg)
 
 int sync_all(struct sync_list *s)
 {
-	pthread_t threads[SYNC_THREADS_MAX];
 	struct syncing at = {.list = s};
-	size_t n = 0;
 
 	/* May fail where a file system does not know it; fsync decides. */
 	for (size_t i = 0; i < s->n; i++)
 		sync_file_range(s->fds[i], 0, 0,
 		                SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
 		                    SYNC_FILE_RANGE_WAIT_AFTER);
-	while (n + 1 < s->n && n < SYNC_THREADS_MAX &&
-	       pthread_create(&threads[n], NULL, work, &at) == 0)
-		n++;
-	work(&at);
-	for (size_t i = 0; i < n; i++)
-		pthread_join(threads[i], NULL);
+	crew_run((unsigned)s->n, work, &at); /* they only wait */
 	if (at.r < 0)
 		return at.r;
 	sync_fini(s);

@@ -8,8 +8,7 @@
 #include <stddef.h>
 
 enum {
-	SYNC_FILES_MAX = 64,  /* one more, and those so far are synced at once */
-	SYNC_THREADS_MAX = 15 /* they only wait; with fewer it takes longer */
+	SYNC_FILES_MAX = 64 /* one more, and those so far are synced at once */
 };
 
 struct sync_list { /* {0} is empty */

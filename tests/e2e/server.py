@@ -259,6 +259,11 @@ class Pandad:
         end = time.monotonic() + 10
         while self.processes() and time.monotonic() < end:
             time.sleep(0.01)
+        self.drop_groups()
+        shutil.rmtree(self.run, ignore_errors=True)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def drop_groups(self):
         for parent in [*CGROUPS.glob(self.group), *CGROUPS.glob(f"*/{self.group}")]:
             for d in [*sorted(parent.rglob("*"), reverse=True), parent]:
                 if d.is_dir():
@@ -266,8 +271,6 @@ class Pandad:
                         d.rmdir()
                     except OSError:
                         pass
-        shutil.rmtree(self.run, ignore_errors=True)
-        shutil.rmtree(self.home, ignore_errors=True)
 
 
 class NetPandad(Pandad):

@@ -451,6 +451,65 @@ static void many_threads_find_what_one_finds(void **state)
 	layer_unref(l);
 }
 
+static int save_squashed(struct layer *l)
+{
+	struct sync_list sync = {0};
+	int r = layer_save(l, dir, LAYER_SQUASHED, &sync);
+
+	sync_fini(&sync);
+	return r;
+}
+
+static void a_compressed_layer_is_the_same_layer(void **state)
+{
+	struct layer *l = big_layer(), *back = NULL;
+	char data[LAYER_NAME], map[LAYER_NAME], squashed[LAYER_NAME];
+	struct digest plain;
+	struct stat st;
+	struct err e;
+
+	assert_int_equal(save_layer(l, dir), 0);
+	plain = l->digest;
+	remove_saved(l);
+	l->has_digest = false;
+	assert_int_equal(save_squashed(l), 0);
+	assert_true(digest_equal(&plain, &l->digest));
+	layer_names(&plain, data, map);
+	layer_squashed_name(&plain, squashed);
+	assert_int_equal(fstatat(dir, data, &st, 0), -1);
+	assert_int_equal(fstatat(dir, squashed, &st, 0), 0);
+	assert_int_equal(st.st_mode & 07777, 0444);
+	assert_int_equal(layer_look(dir, &plain, l->pages, &e), 0);
+	assert_int_equal(layer_open(dir, &plain, l->pages, &back, &e), 0);
+	assert_true(map_equal(&l->map, &back->map));
+	assert_int_equal(layer_verify(back, dir, &e), 0);
+	assert_int_equal(pwrite(back->fd, "x", 1, 0), -1); /* as sealed as any */
+	layer_unref(back);
+	back = NULL;
+	/* Every cut, and a flipped bit anywhere, is seen when it is unpacked, and the file is
+	 * named. */
+	for (off_t at = 0; at < st.st_size; at += at < 100 ? 1 : st.st_size / 50) {
+		poke(squashed, at, 4);
+		assert_int_equal(layer_open(dir, &plain, l->pages, &back, &e), -EBADMSG);
+		assert_string_equal(e.kind, "snapshot_corrupt");
+		assert_non_null(strstr(e.text, squashed));
+		poke(squashed, at, 4);
+	}
+	for (int i = 1; i < 40; i++) {
+		autoclose int fd = openat(dir, squashed, O_RDWR | O_CLOEXEC);
+
+		assert_int_equal(ftruncate(fd, st.st_size - i), 0);
+		assert_int_equal(layer_open(dir, &plain, l->pages, &back, &e), -EBADMSG);
+	}
+	assert_null(back);
+	assert_int_equal(unlinkat(dir, squashed, 0), 0);
+	assert_int_equal(layer_look(dir, &plain, l->pages, &e), -ENOENT);
+	assert_int_equal(layer_open(dir, &plain, l->pages, &back, &e), -ENOENT);
+	assert_string_equal(e.kind, "snapshot_incomplete");
+	assert_int_equal(unlinkat(dir, map, 0), 0);
+	layer_unref(l);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -464,6 +523,7 @@ int main(void)
 	    cmocka_unit_test(every_flipped_byte_of_a_map_file_is_seen),
 	    cmocka_unit_test(missing_and_cut_files_are_refused),
 	    cmocka_unit_test(many_threads_find_what_one_finds),
+	    cmocka_unit_test(a_compressed_layer_is_the_same_layer),
 	};
 
 	return cmocka_run_group_tests(tests, dir_setup, dir_teardown);

@@ -39,7 +39,7 @@ uint32_t rnd(uint64_t *state)
 int save_layer(struct layer *l, int dir)
 {
 	struct sync_list sync = {0};
-	int r = layer_save(l, dir, &sync);
+	int r = layer_save(l, dir, LAYER_PLAIN, &sync);
 
 	if (r == 0)
 		r = sync_all(&sync);
