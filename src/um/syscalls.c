@@ -25,6 +25,7 @@ static const struct jail_rule rules[] = {
     {"fallocate", {{0}}},
     {"pread64", {{0}}},
     {"pwrite64", {{0}}},
+    {"pwritev", {{0}}},
     {"fdatasync", {{0}}}, /* of volumes */
     {"lseek", {{0}}},
     {"ioctl", {{JAIL_EQ, 1, SCAN_PAGEMAP, 0}}},
