@@ -13,23 +13,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include "agent/list.h"
 #include "wire/wire.h"
 
 enum {
 	CONNS_MAX = 64,
-	STREAMS_MAX = 1024,     /* per connection */
-	OUT_CAP = 256 * 1024,   /* output buffer of a connection */
-	REPLY_ROOM = 16 * 1024, /* of that, kept for direct answers */
-	END_ROOM = 1024,        /* what any last words need */
-	CHUNK = 32 * 1024,      /* one stream's share of a turn */
-	EXECS_MAX = 512,        /* alive, or their output pipes still open */
-	FINISHED_MAX = 32,      /* results of detached execs we remember */
-	RING_MIN = 4 * 1024,    /* output kept per stream of a detached exec: at first, */
-	RING_MAX = 256 * 1024,  /* at most, */
-	RINGS_TOTAL = 16 << 20, /* and by all of them together */
-	WATCH_DIRS_MAX = 8192,  /* directories below one recursive watch */
+	STREAMS_MAX = 1024,          /* per connection */
+	OUT_CAP = 256 * 1024,        /* output buffer of a connection */
+	IN_CAP = 4 * WIRE_FRAME_MAX, /* input buffer of a connection: much for one read */
+	IN_TURNS = 4,                /* of those, before others have their turn */
+	GATHER_MAX = 8,              /* frames that go to a file in one write */
+	REPLY_ROOM = 16 * 1024,      /* of that, kept for direct answers */
+	END_ROOM = 1024,             /* what any last words need */
+	CHUNK = 32 * 1024,           /* one stream's share of a turn */
+	EXECS_MAX = 512,             /* alive, or their output pipes still open */
+	FINISHED_MAX = 32,           /* results of detached execs we remember */
+	RING_MIN = 4 * 1024,         /* output kept per stream of a detached exec: at first, */
+	RING_MAX = 256 * 1024,       /* at most, */
+	RINGS_TOTAL = 16 << 20,      /* and by all of them together */
+	WATCH_DIRS_MAX = 8192,       /* directories below one recursive watch */
 	REBORN_ENV_MAX = 32 * 1024,
 	EVENTS_MAX = 32,
 };
@@ -73,9 +77,9 @@ struct agent {
 	struct list conns, queue, dirty;
 	struct list execs, finished, graves;
 	struct source *dead;
-	uint8_t *out_cache;   /* an output buffer nobody uses now */
-	uint8_t *stash_cache; /* and one for a part of a frame */
-	struct exec *spare;   /* its pipes are made, and their write ends are our fds 1 and 2 */
+	uint8_t *out_cache; /* an output buffer nobody uses now */
+	uint8_t *in_cache;  /* and one for input */
+	struct exec *spare; /* its pipes are made, and their write ends are our fds 1 and 2 */
 	unsigned n_conns, n_execs, n_finished, n_timed;
 	uint64_t next_id, nonce, generation;
 	size_t rings_total;
@@ -115,8 +119,11 @@ struct conn {
 	struct list node, dirty, streams;
 	unsigned n_streams;
 	uint32_t events;
-	uint8_t *stash; /* a frame that has come in part, or cannot be answered yet */
-	size_t stash_len;
+	uint8_t *in; /* a frame that has come in part, or cannot be answered yet */
+	size_t in_len;
+	struct stream *gathers; /* the one with bytes in there that it did not get yet: */
+	struct iovec iov[GATHER_MAX];
+	int n_iov;
 	uint8_t *out;
 	size_t out_head, out_len;
 };
@@ -126,6 +133,8 @@ struct stream_ops {
 	void (*pump)(struct stream *s);
 	/* DATA and EOF on WIRE_IN. NULL: the stream takes none. */
 	void (*data)(struct stream *s, const uint8_t *p, size_t n);
+	/* Instead of data(): the bytes of several frames, for streams that may get many. */
+	void (*datav)(struct stream *s, struct iovec *iov, int n);
 	void (*eof)(struct stream *s);
 	/* RESIZE and STREAM_SIGNAL */
 	void (*control)(struct stream *s, uint8_t type, const void *p, size_t n);

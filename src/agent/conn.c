@@ -11,10 +11,6 @@
 #include "agent/agent.h"
 #include "base/cleanup.h"
 
-/* One for all: what stays of a read goes to the connection's stash. Page-sized reads touch it once.
- */
-static uint8_t input[WIRE_FRAME_MAX];
-
 /* ---- output ---- */
 
 /*
@@ -80,10 +76,34 @@ static void set_events(struct conn *c)
 	}
 }
 
+/*
+ * A connection has a buffer of its own only while a part of a frame is in it. The others share one:
+ * it is touched already, and reads of a page touch one page of it.
+ */
+static bool take_input(struct conn *c)
+{
+	if (!c->in)
+		c->in = c->a->in_cache ? take_ptr(c->a->in_cache) : malloc(IN_CAP);
+	return c->in;
+}
+
+static void leave_input(struct conn *c)
+{
+	if (!c->a->in_cache)
+		c->a->in_cache = c->in;
+	else
+		free(c->in);
+	c->in = NULL;
+}
+
 static void stream_free(struct stream *s, bool reborn)
 {
 	struct conn *c = s->c;
 
+	if (c->gathers == s) {
+		c->gathers = NULL;
+		c->n_iov = 0;
+	}
 	if (s->ops->release)
 		s->ops->release(s, reborn);
 	list_del(&s->work.node);
@@ -103,7 +123,7 @@ static void conn_lost(struct conn *c, bool reborn)
 	list_del(&c->node);
 	source_close(c->a, c->fd);
 	c->a->n_conns--;
-	free(c->stash);
+	leave_input(c);
 	leave_buffer(c);
 	source_retire(c->a, &c->src, c);
 }
@@ -230,7 +250,7 @@ static void stream_run(struct work *w)
 		s->c->starved = true;
 		return;
 	}
-	if (s->in_taken >= WIRE_WINDOW / 2) {
+	if (s->in_taken >= (s->ops->datav ? WIRE_WINDOW_MAX / 4 : WIRE_WINDOW / 2)) {
 		stream_send(s, WIRE_CREDIT, WIRE_IN, &(struct wire_window){.window = s->in_taken});
 		s->in_left += s->in_taken;
 		s->in_taken = 0;
@@ -279,16 +299,42 @@ static struct stream *stream_find(struct conn *c, uint32_t id)
 
 /* ---- input ---- */
 
+/* What was gathered lies in the buffer of the connection, so this comes before all that follows. */
+static void gather_end(struct conn *c)
+{
+	struct stream *s = c->gathers;
+	int n = c->n_iov;
+
+	c->gathers = NULL;
+	c->n_iov = 0;
+	if (s)
+		s->ops->datav(s, c->iov, n);
+}
+
+static void gather(struct stream *s, const uint8_t *p, size_t n)
+{
+	struct conn *c = s->c;
+
+	c->gathers = s;
+	c->iov[c->n_iov++] = (struct iovec){.iov_base = (void *)p, .iov_len = n};
+	if (c->n_iov == GATHER_MAX)
+		gather_end(c);
+}
+
 static int on_stream(struct stream *s, const struct wire_header *h, const uint8_t *p)
 {
 	struct wire_window m;
 
 	switch (h->type) {
 	case WIRE_DATA:
-		if (h->chan != WIRE_IN || h->length > s->in_left || !s->ops->data)
+		if (h->chan != WIRE_IN || h->length > s->in_left ||
+		    !(s->ops->data || s->ops->datav))
 			return -EPROTO;
 		s->in_left -= h->length;
-		s->ops->data(s, p, h->length);
+		if (s->ops->datav)
+			gather(s, p, h->length);
+		else
+			s->ops->data(s, p, h->length);
 		return 0;
 	case WIRE_EOF:
 		if (h->chan != WIRE_IN || h->length || !s->ops->eof)
@@ -424,8 +470,11 @@ static int on_request(struct conn *c, const struct wire_header *h, const uint8_t
 
 static int on_frame(struct conn *c, const struct wire_header *h, const uint8_t *p)
 {
-	struct stream *s = stream_find(c, h->stream);
+	struct stream *s = c->gathers;
 
+	if (s && (s->id != h->stream || h->type != WIRE_DATA))
+		gather_end(c);
+	s = stream_find(c, h->stream);
 	if (s)
 		return on_stream(s, h, p);
 	if (h->type < WIRE_END)
@@ -458,34 +507,15 @@ static ssize_t on_frames(struct conn *c, const uint8_t *p, size_t n)
 	return (ssize_t)used;
 }
 
-/* Keeps what on_frames() left, in the stash. */
-static int stash(struct conn *c, const uint8_t *p, size_t n)
-{
-	if (n && !c->stash)
-		c->stash = c->a->stash_cache ? take_ptr(c->a->stash_cache) : malloc(sizeof(input));
-	if (n && !c->stash)
-		return -ENOMEM;
-	if (n)
-		memcpy(c->stash, p, n);
-	c->stash_len = n;
-	if (!n && c->stash && !c->a->stash_cache)
-		c->a->stash_cache = take_ptr(c->stash);
-	else if (!n) {
-		free(c->stash);
-		c->stash = NULL;
-	}
-	return 0;
-}
-
-/* 1: there is more in input[*have]. 0: nothing for now. -1: the connection is gone. */
-static int read_more(struct conn *c, size_t *have)
+/* How much was read, 0: nothing for now. -1: the connection is gone. */
+static ssize_t read_more(struct conn *c)
 {
 	ssize_t r;
 
-	if (*have == sizeof(input))
+	if (c->in_len == IN_CAP)
 		return 0;
 	do
-		r = read(c->fd, input + *have, sizeof(input) - *have);
+		r = read(c->fd, c->in + c->in_len, IN_CAP - c->in_len);
 	while (r < 0 && errno == EINTR);
 	if (r < 0 && errno == EAGAIN)
 		return 0;
@@ -493,32 +523,45 @@ static int read_more(struct conn *c, size_t *have)
 		conn_lost(c, r < 0 && is_reborn(c, errno));
 		return -1;
 	}
-	*have += (size_t)r;
-	return 1;
+	c->in_len += (size_t)r;
+	return r;
+}
+
+/* Reads and serves. True: there is most likely more. */
+static bool conn_turn(struct conn *c)
+{
+	ssize_t got, used;
+
+	if (!take_input(c)) {
+		conn_lost(c, false);
+		return false;
+	}
+	got = read_more(c);
+	if (got < 0)
+		return false;
+	used = on_frames(c, c->in, c->in_len);
+	if (used < 0) {
+		conn_lost(c, false); /* nonsense: only this connection pays */
+		return false;
+	}
+	gather_end(c);
+	c->in_len -= (size_t)used;
+	if (!c->in_len)
+		leave_input(c);
+	else if (used)
+		memmove(c->in, c->in + used, c->in_len);
+	if (c->paused || !got)
+		return false;
+	/* A short read has emptied the stream, if it did not end within a frame. */
+	return got >= WIRE_PAYLOAD_MAX || (!used && c->in_len >= WIRE_HEADER);
 }
 
 static void conn_input(struct conn *c)
 {
-	size_t have = c->stash_len;
-	ssize_t used;
-	int more;
-
-	memcpy(input, c->stash ? c->stash : input, have);
-	more = read_more(c, &have);
-	if (more < 0)
-		return;
-	used = on_frames(c, input, have);
-	/* A frame is larger than one read takes: its end is most often here, too. */
-	if (more && used == 0 && !c->paused && have >= WIRE_HEADER) {
-		if (read_more(c, &have) < 0)
-			return;
-		used = on_frames(c, input, have);
-	}
-	if (used < 0 || stash(c, input + used, have - (size_t)used) < 0) {
-		conn_lost(c, false); /* nonsense: only this connection pays */
-		return;
-	}
-	set_events(c);
+	for (unsigned i = 0; i < IN_TURNS && conn_turn(c); i++)
+		;
+	if (!c->lost)
+		set_events(c);
 }
 
 static void conn_ready(struct source *src, uint32_t events)

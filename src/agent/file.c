@@ -13,7 +13,6 @@
 
 #include "agent/agent.h"
 #include "base/cleanup.h"
-#include "base/io.h"
 
 enum {
 	WRITE_AHEAD = WIRE_WINDOW_MAX - WIRE_WINDOW,
@@ -107,17 +106,37 @@ struct write_stream {
 	char *tmp; /* NULL: written in place */
 };
 
-static void write_data(struct stream *s, const uint8_t *p, size_t n)
+static int writev_full(int fd, struct iovec *iov, int n)
+{
+	while (n) {
+		ssize_t r = writev(fd, iov, n);
+
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r < 0)
+			return -errno;
+		for (; n && (size_t)r >= iov->iov_len; n--)
+			r -= (ssize_t)iov++->iov_len;
+		if (n) {
+			iov->iov_base = (char *)iov->iov_base + r;
+			iov->iov_len -= (size_t)r;
+		}
+	}
+	return 0;
+}
+
+static void write_data(struct stream *s, struct iovec *iov, int n)
 {
 	struct write_stream *ws = container_of(s, struct write_stream, s);
-	int r = io_write_full(ws->fd, p, n);
+	int r;
 
-	if (r < 0) {
+	for (int i = 0; i < n; i++)
+		s->in_taken += (uint32_t)iov[i].iov_len;
+	r = writev_full(ws->fd, iov, n);
+	if (r < 0)
 		stream_end(s, -r, NULL);
-		return;
-	}
-	s->in_taken += (uint32_t)n;
-	stream_queue(s);
+	else
+		stream_queue(s);
 }
 
 static int write_finish(struct write_stream *ws)
@@ -150,7 +169,7 @@ static void write_release(struct stream *s, bool reborn)
 }
 
 static const struct stream_ops write_ops = {
-    .data = write_data, .eof = write_eof, .release = write_release};
+    .datav = write_data, .eof = write_eof, .release = write_release};
 
 static char *tmp_beside(struct agent *a, const char *path)
 {

@@ -14,7 +14,7 @@
 int guest_new(int fd, struct guest **ret)
 {
 	struct guest *g = calloc(1, sizeof(*g));
-	int flags = fcntl(fd, F_GETFL);
+	int flags = fcntl(fd, F_GETFL), room = WIRE_WINDOW_MAX;
 
 	if (g) {
 		g->in = malloc(WIRE_FRAME_MAX);
@@ -30,6 +30,10 @@ int guest_new(int fd, struct guest **ret)
 		free(g);
 		return r;
 	}
+	/* All that the guest will take for a file: it should find something to do when it looks.
+	 * Who may not have so much (or has no socket) gets along with less. */
+	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)) < 0)
+		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
 	g->fd = fd;
 	*ret = g;
 	return 0;
@@ -97,9 +101,10 @@ static size_t out_room(const struct guest *g)
 	return GUEST_OUT_MAX - g->out_len;
 }
 
+/* Where a frame of any size fits, if there is room at all. */
 static uint8_t *out_tail(struct guest *g)
 {
-	if (g->out_head) {
+	if (GUEST_OUT_MAX - g->out_head - g->out_len < WIRE_FRAME_MAX) {
 		memmove(g->out, g->out + g->out_head, g->out_len);
 		g->out_head = 0;
 	}
@@ -112,7 +117,8 @@ static int send_frame(struct guest *g, const struct wire_header *h, const void *
 
 	if (g->dead)
 		return -g->dead;
-	n = wire_frame(h, wire_desc_of(h->type), msg, out_tail(g), out_room(g));
+	n = wire_frame(h, wire_desc_of(h->type), msg, out_tail(g),
+	               MIN(out_room(g), (size_t)WIRE_FRAME_MAX));
 	if (n == -EMSGSIZE && out_room(g) < WIRE_FRAME_MAX)
 		return -EAGAIN;
 	if (n < 0)

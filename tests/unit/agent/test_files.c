@@ -93,6 +93,48 @@ static void a_replaced_file_is_old_or_new_and_never_between(void **state)
 	assert_int_equal(count_names(b->g, path_in(b, "only")), 1);
 }
 
+/* Many frames come with one read, and the agent writes those of a file together. */
+static void frames_that_come_together_go_where_they_belong(void **state)
+{
+	static const struct guest_ops ops = {.end = slow_end};
+	static const char *const at[] = {"left", "right", "/dev/full", "called off"};
+	struct box *b = *state;
+	struct slow_write s[ARRAY_LEN(at)] = {0};
+	struct guest_call *c[ARRAY_LEN(at)];
+	char want[2][200] = {"", ""};
+
+	for (size_t i = 0; i < ARRAY_LEN(at); i++) {
+		const char *path = at[i][0] == '/' ? at[i] : path_in(b, at[i]);
+		struct wire_write m = {.path = wire_str(path)};
+
+		assert_int_equal(guest_start(b->g, WIRE_WRITE, &m, &ops, &s[i], &c[i]), 0);
+	}
+	for (unsigned i = 0; i < 40; i++) {
+		unsigned to = i / 11 % 2; /* long runs of one, then the other */
+		char piece[8];
+		size_t n = (size_t)snprintf(piece, sizeof(piece), "%u,", i);
+
+		assert_int_equal(guest_send(c[to], piece, n), n);
+		strncat(want[to], piece, sizeof(want[to]) - strlen(want[to]) - 1);
+		if (i % 5 == 0)
+			assert_int_equal(guest_send(c[2], "x", 1), 1);
+		if (i % 7 == 0)
+			assert_int_equal(guest_send(c[3], "x", 1), 1);
+	}
+	assert_int_equal(guest_cancel(c[3]), 0);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(guest_send_eof(c[i]), 0);
+	turn(b->g);
+	assert_soon(s[0].ended && s[1].ended && s[2].ended && s[3].ended);
+	assert_int_equal(s[0].err, 0);
+	assert_int_equal(s[1].err, 0);
+	assert_int_equal(s[2].err, ENOSPC);
+	assert_int_equal(s[3].err, ECANCELED);
+	assert_content(path_in(b, at[0]), want[0]);
+	assert_content(path_in(b, at[1]), want[1]);
+	assert_content(path_in(b, at[3]), "");
+}
+
 static void writes_follow_links_append_and_refuse(void **state)
 {
 	struct box *b = *state;
@@ -448,6 +490,7 @@ static void something_can_be_done_while_the_guest_thinks(void **state)
 const struct CMUnitTest file_tests[] = {
     TEST(large_files_come_and_go_unchanged),
     TEST(a_replaced_file_is_old_or_new_and_never_between),
+    TEST(frames_that_come_together_go_where_they_belong),
     TEST(writes_follow_links_append_and_refuse),
     TEST(directories_are_listed_whatever_their_size),
     TEST(trees_are_removed_but_not_what_links_point_to),
