@@ -421,7 +421,7 @@ static bool step_request(struct http_conn *c)
 		return true;
 	}
 	if (r->reply == REPLY_FINISHED && !conn_pending(c)) {
-		if (!r->pipe || (c->body.done && !r->want) || (c->hup && !r->want)) {
+		if (!r->pipe || (c->body.done && !r->want) || (c->hup && !r->want && !r->piece)) {
 			finish_request(c);
 			return true;
 		}

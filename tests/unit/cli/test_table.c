@@ -92,7 +92,7 @@ static void examples_use_options_that_exist(void **state)
 			const struct cli_command *used;
 			char name[32];
 
-			if (sscanf(s, "panda %31[a-z]", name) != 1)
+			if (sscanf(s, "panda %31[a-z-]", name) != 1)
 				continue;
 			used = cli_find(name);
 			if (!used)
