@@ -72,7 +72,7 @@ static const char usage[] =
     "  -t, --tty          with a terminal (exec)       -e, --env K=V (exec, repeat)\n"
     "  -C, --cwd DIR      working directory (exec)     -u, --user U  user in the guest (exec)\n"
     "      --timeout S    kill the command after S seconds, exit code 124 (exec)\n"
-    "      --image FILE   read-only root image         --kernel FILE the kernel, panda-um\n"
+    "      --image FILE   read-only root image         --kernel FILE the engine's kernel\n"
     "      --upper FILE   ext4 file, base of the writable disk\n"
     "  -n, --count N      how many machines (boot, fork, restore; 1)\n"
     "      --cpu N        cpu to run on                --cpu-max P   percent of one cpu\n"
@@ -722,7 +722,7 @@ static int parse(int argc, char **argv, struct opts *o)
 			o->cpus = (unsigned)v;
 			break;
 		case O_KERNEL:
-			o->kernel = optarg;
+			o->kernel = o->vmlinux = optarg; /* whichever the engine is */
 			break;
 		case O_UPPER:
 			o->upper = optarg;

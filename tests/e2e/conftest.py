@@ -5,7 +5,8 @@ without a lock, and the next session clears it. After each test all machines are
 fails when anything of them is left: a process, a cgroup, a mount, a file.
 
 PANDA, PANDA_KERNEL, PANDA_IMAGE and PANDA_UPPER name other programs and images than those in build/.
-PANDA_SOAK=1 makes loops long (`make soak`): the counts are at count().
+PANDA_SOAK=1 makes loops long (`make soak`): the counts are at count(). PANDA_FEW=1 makes them short.
+PANDA_ENGINE=kvm runs all on machines of that engine (tools/test-kvm); PANDA_SHARD=I/N is the I-th part of N of all tests.
 """
 import fcntl
 import itertools
@@ -27,11 +28,22 @@ GUEST = TOP / "tests" / "guest"
 PREFIX = "panda-e2e."
 CGROUPS = Path("/sys/fs/cgroup")
 NAMES = itertools.count(1)
+ENGINE = os.environ.get("PANDA_ENGINE", "um")
+FILES = {"PANDA_IMAGE": "base.img", "PANDA_UPPER": "upper.img"}
+FILES |= {"PANDA_VMM": "panda-vmm", "PANDA_VMLINUX": "panda-vmlinux"} if ENGINE == "kvm" else {"PANDA_KERNEL": "panda-um"}
 
 
 def count(usual, soak):
-    """How often a loop goes round: `usual` in every test run, `soak` with PANDA_SOAK=1."""
+    """How often a loop goes round: `usual` in every test run, `soak` with PANDA_SOAK=1; in emulated machines a fifth."""
+    if os.environ.get("PANDA_FEW") == "1":
+        return min(usual, max(3, usual // 5))
     return soak if os.environ.get("PANDA_SOAK") == "1" else usual
+
+
+def pytest_collection_modifyitems(config, items):
+    i, _, n = os.environ.get("PANDA_SHARD", "0/1").partition("/")
+    config.hook.pytest_deselected(items=[t for k, t in enumerate(items) if k % int(n) != int(i)])
+    items[:] = items[int(i) :: int(n)]
 
 
 def wait_for(what, look, seconds=20):
@@ -65,8 +77,10 @@ class Panda:
         self.run_dir, self.store = home / run, home / "store"
         self.program = os.environ.get("PANDA", str(TOP / "build/src/cli/panda"))
         self.env = dict(os.environ, PANDA_RUN=str(self.run_dir), PANDA_STORE=str(self.store))
-        for name, file in ("PANDA_KERNEL", "panda-um"), ("PANDA_IMAGE", "base.img"), ("PANDA_UPPER", "upper.img"):
+        for name, file in FILES.items():
             self.env.setdefault(name, str(TOP / "build" / file))
+        self.env["PANDA_ENGINE"] = ENGINE
+        self.first = None
         self.seen = set()
 
     def start(self, *args, **kw):
@@ -74,11 +88,12 @@ class Panda:
         kw.setdefault("stdin", subprocess.DEVNULL)
         kw.setdefault("stdout", subprocess.PIPE)
         kw.setdefault("stderr", subprocess.PIPE)
-        return subprocess.Popen([self.program, "machine", *map(str, args)], env=self.env, **kw)
+        env = dict(self.env, PANDA_STORE=str(kw.pop("store", self.store)))
+        return subprocess.Popen([self.program, "machine", *map(str, args)], env=env, **kw)
 
-    def try_(self, *args, stdin=None, timeout=60):
+    def try_(self, *args, stdin=None, timeout=60, **kw):
         """Runs it to its end, whatever the exit code."""
-        p = self.start(*args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
+        p = self.start(*args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, **kw)
         try:
             out, err = p.communicate(stdin, timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -108,6 +123,20 @@ class Panda:
         ids = self.do(*args, timeout=120).text.split()
         self.seen.update(ids)
         return [Machine(self, i) for i in ids]
+
+    def fresh(self):
+        """A machine in which nothing has happened yet. Where a boot takes seconds (KVM emulated), from a snapshot taken once."""
+        if os.environ.get("PANDA_FEW") != "1":
+            return self.boot()
+        store = self.home / "fresh"
+        if not self.first:
+            first = self.boot()
+            self.do("snapshot", first.id, "fresh", timeout=120, store=store)
+            first.stop()
+            self.first = "fresh"
+        ids = self.do("restore", self.first, timeout=120, store=store).text.split()
+        self.seen.update(ids)
+        return Machine(self, ids[0])
 
     def boot(self, *args):
         name = self.new_id()
@@ -254,7 +283,7 @@ def session_panda():
     with open(home / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         p = Panda(home)
-        for file in p.program, *(p.env[n] for n in ("PANDA_KERNEL", "PANDA_IMAGE", "PANDA_UPPER")):
+        for file in p.program, *(p.env[n] for n in FILES):
             assert os.access(file, os.R_OK), f"{file} is missing: run 'make up'"
         yield p
         p.sweep()
@@ -273,7 +302,7 @@ def panda(session_panda):
 
 @pytest.fixture
 def box(panda):
-    return panda.boot()
+    return panda.fresh()
 
 
 @pytest.fixture
