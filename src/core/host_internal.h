@@ -113,7 +113,7 @@ void start_job_name(struct start_job *j, const struct sandbox *sb);
 void start_job_run(struct start_job *j); /* blocks: on the pool */
 void start_job_fini(struct start_job *j);
 
-/* ---- fork.c ---- */
+/* ---- snap.c ---- */
 
 /* The doc column of a snapshot. */
 json_t *snapshot_doc(const struct host_snapshot *s);
