@@ -1,11 +1,14 @@
 # The front door; what happens is in tools/ and meson.build.
-.PHONY: all up test soak check asan fuzz fmt bench clean
+.PHONY: all up test test-kvm soak check asan fuzz fmt bench clean
 all:
 	tools/build
 up: # everything, from a fresh Debian to a hello from inside a sandbox
 	tools/up
 test: # sets up what tests need and runs them all
 	tools/test
+test-kvm: # the engine suite behind KVM: the host's, or an emulated one
+	tools/up --no-hello --kvm
+	tools/test-kvm
 soak: # the same, with long loops
 	PANDA_SOAK=1 tools/test
 check: # format, arrows between rooms, static analysis

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # tools/lib.sh - what our scripts share; sourced, never run
-# Gives: $top (the tree), $PANDA_CACHE, say, die, step, need_root, install_atomic. Sets -euo pipefail.
+# Gives: $top (the tree), $PANDA_CACHE, say, die, step, need_root, has_kvm, make_scratch, lock. Sets -euo pipefail.
 # Progress goes to stderr, so that stdout can carry a script's answer.
 
 set -euo pipefail
@@ -31,6 +31,14 @@ die()
 need_root()
 {
 	((EUID == 0)) || die "$1 needs root" "run it again as root (sudo make ...)"
+}
+
+# has_kvm PANDA: is there hardware virtualization, and does it work?
+has_kvm()
+{
+	local said
+	said=$("$1" doctor 2>/dev/null || :)
+	grep -q '^ok  *engine kvm ' <<<"$said"
 }
 
 step_pid=
