@@ -106,6 +106,7 @@ struct jail_spec {
 	size_t nfds;
 	struct cg_limits limits; /* memory_max: 0 or at least JAIL_MEMORY_MIN */
 	unsigned nofile_max;     /* 0: JAIL_NOFILE_DEFAULT */
+	uint64_t file_max;       /* no file it writes gets larger; 0: no limit */
 	bool pin;                /* run on this cpu only: */
 	unsigned cpu;
 	bool no_aslr; /* fixed addresses, as the user-mode kernel needs them */

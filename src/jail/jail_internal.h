@@ -44,7 +44,7 @@ enum child_step {
 	STEP_EXEC,
 };
 
-enum { CHILD_RLIMITS_MAX = 8 };
+enum { CHILD_RLIMITS_MAX = 9 };
 
 /* The texts of uid_map and gid_map. */
 struct id_maps {

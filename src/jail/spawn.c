@@ -182,6 +182,8 @@ static void add_rlimits(struct child_job *job)
 	add_rlimit(job, RLIMIT_MSGQUEUE, 0);
 	add_rlimit(job, RLIMIT_RTPRIO, 0);
 	add_rlimit(job, RLIMIT_NICE, 0);
+	if (s->file_max)
+		add_rlimit(job, RLIMIT_FSIZE, s->file_max);
 	/* Counts per uid, so it means the machine only where that has its own. */
 	if ((job->jail->have & JAIL_UID) && s->limits.pids_max)
 		add_rlimit(job, RLIMIT_NPROC, s->limits.pids_max);

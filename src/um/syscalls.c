@@ -5,6 +5,7 @@
  */
 #include "um/um_internal.h"
 
+#include <fcntl.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
 
@@ -22,7 +23,7 @@ static const struct jail_rule rules[] = {
     {"brk", {{0}}},
     {"memfd_create", {{0}}},
     {"ftruncate", {{0}}},
-    {"fallocate", {{0}}},
+    {"fallocate", {{JAIL_EQ, 1, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0}}},
     {"pread64", {{0}}},
     {"pwrite64", {{0}}},
     {"pwritev", {{0}}},

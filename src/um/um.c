@@ -46,6 +46,7 @@ _Static_assert((int)UM_VOLUMES_MAX == (int)ENGINE_VOLUMES_MAX &&
 /* Host memory a machine needs beside the guest's: page tables, stubs, the kernel's own image. The
  * guest's counts twice: what its sealed layers hold for forks, and what it wrote since. */
 #define MEMORY_ROOM ((uint64_t)64 << 20)
+#define FILE_ROOM ((uint64_t)64 << 20)
 
 struct prepared {
 	struct prepared *next;
@@ -163,6 +164,21 @@ static void um_forget(struct engine *engine, const char *id)
 	free_prepared(take_prepared((struct um *)engine, id));
 }
 
+/*
+ * No file of a machine is larger than its largest disk: whatever its kernel has become, no layer
+ * and no volume grows past that. What it writes while it is saved is small beside it.
+ */
+static uint64_t largest_file(const struct engine_start *s)
+{
+	uint64_t max = s->image->memory_size;
+
+	for (size_t d = 0; d < s->image->ndisks; d++)
+		max = MAX(max, s->image->disks[d].size);
+	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++)
+		max = MAX(max, s->volumes[i].size);
+	return max + FILE_ROOM;
+}
+
 static int spawn(struct um *um, const struct engine_start *s, int control, struct engine_machine *m,
                  struct err *e)
 {
@@ -188,6 +204,7 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 	               .cpu_max_percent = s->cpu_max_percent,
 	               .pids_max = s->pids_max ? s->pids_max : PIDS_DEFAULT},
 	    .nofile_max = NOFILE,
+	    .file_max = largest_file(s),
 	    .pin = true,
 	    .no_aslr = w->kind->no_aslr,
 	    .filter = &w->filter,

@@ -145,6 +145,7 @@ static void report(void)
 	say("cpus=%d\ncpu0=%d\n", CPU_COUNT(&cpus), CPU_ISSET(0, &cpus));
 	say_limit("core", RLIMIT_CORE);
 	say_limit("nofile", RLIMIT_NOFILE);
+	say_limit("fsize", RLIMIT_FSIZE);
 	say_files();
 	say_net();
 }

@@ -253,6 +253,7 @@ static void the_inside_sees_nothing(void **state)
 	box_init(&b, "report", NULL);
 	b.spec.no_aslr = b.spec.pin = true;
 	b.spec.nofile_max = 77;
+	b.spec.file_max = 4096;
 	box_start(&b);
 	t = box_read(&b, NULL);
 	assert_int_equal(box_wait(&b).si_code, CLD_EXITED);
@@ -277,6 +278,7 @@ static void the_inside_sees_nothing(void **state)
 	assert_says(t, "cpu0", "1");
 	assert_says(t, "core", "1,1");
 	assert_says(t, "nofile", "77,77");
+	assert_says(t, "fsize", "4096,4096");
 	assert_says(t, "fds", "1,");
 	assert_says(t, "open_root", "EACCES");
 	assert_says(t, "open_dotdot", "EACCES");
