@@ -1,8 +1,9 @@
 /*
- * rig/outer.c - init of the emulated outer machine (tools/rig): from its initramfs to a shell script
- * Loads the modules that lie in its initramfs, in the order of the file "modules", mounts the host's
- * file system with a memory file system over it, so that nothing written stays, and runs there the
- * script that the command line names (rig=DIR/run). Only DIR is the host's own, also for writing.
+ * rig/outer.c - init of the emulated outer machine (tools/rig): from its initramfs to a shell
+ * script Loads the modules that lie in its initramfs, in the order of the file "modules", mounts
+ * the host's file system with a memory file system over it, so that nothing written stays, and runs
+ * there the script that the command line names (rig=DIR/run). Only DIR is the host's own, also for
+ * writing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -77,7 +78,11 @@ int main(void)
 {
 	char dir[512], from[600], to[600], script[600];
 	char *env[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-	               "HOME=/root", "TERM=dumb", "LANG=C.UTF-8", "TMPDIR=/run/tmp", NULL};
+	               "HOME=/root",
+	               "TERM=dumb",
+	               "LANG=C.UTF-8",
+	               "TMPDIR=/run/tmp",
+	               NULL};
 	pid_t pid, ended;
 
 	must_mount("proc", "/proc", "proc", 0, NULL);
