@@ -19,6 +19,7 @@ enum {
 #define PM_PRESENT (1ull << 63)
 #define PM_SWAPPED (1ull << 62)
 #define PM_FILE    (1ull << 61)
+#define PM_ALONE   (1ull << 56) /* nobody else maps it */
 
 static uint64_t pages(const struct ram *r)
 {
@@ -140,6 +141,20 @@ static int mark_shared(struct ram *r, uint8_t top)
 	return 0;
 }
 
+/* The host's one page of zeros, where the guest only looked, is no copy. */
+static bool is_zeros(const uint8_t *page)
+{
+	return page[0] == 0 && memcmp(page, page + 1, INDEX_PAGE - 1) == 0;
+}
+
+static bool is_private(const struct ram *r, uint64_t page, uint64_t pm)
+{
+	if (!(pm & (PM_PRESENT | PM_SWAPPED)) || pm & PM_FILE)
+		return false;
+	return pm & (PM_SWAPPED | PM_ALONE) || r->index.at[page] ||
+	       !is_zeros(r->mem.base + page * INDEX_PAGE);
+}
+
 /* Marks the pages that the host has copied for us: those it does not share with a layer. */
 static int mark_private(struct ram *r, uint8_t top)
 {
@@ -156,7 +171,7 @@ static int mark_private(struct ram *r, uint8_t top)
 		if (e < 0)
 			return e;
 		for (uint64_t i = 0; i < n; i++)
-			if (v[i] & (PM_PRESENT | PM_SWAPPED) && !(v[i] & PM_FILE))
+			if (is_private(r, page + i, v[i]))
 				r->next.at[page + i] = top;
 	}
 	return 0;
