@@ -34,7 +34,12 @@ static int timed_start(struct engine *e, const struct engine_start *s, struct en
 
 int bed_open(struct bed *b, struct err *e)
 {
-	struct um_config cfg = {.kernel = b->kernel, .run_dir = b->run_dir, .jail_want = JAIL_ALL};
+	struct um_config cfg = {.engine = b->kind,
+	                        .kernel = b->kernel,
+	                        .vmm = b->vmm,
+	                        .vmlinux = b->vmlinux,
+	                        .run_dir = b->run_dir,
+	                        .jail_want = JAIL_ALL};
 	autoclose int dir = -1;
 	int r;
 
@@ -61,7 +66,11 @@ static void remove_one(const struct machine_info *m, void *arg)
 void bed_clear(struct bed *b)
 {
 	char *const rm[] = {"rm", "-rf", (char *)b->run_dir, (char *)b->store_dir, NULL};
-	struct um_config cfg = {.kernel = b->kernel, .run_dir = b->run_dir};
+	struct um_config cfg = {.engine = b->kind,
+	                        .kernel = b->kernel,
+	                        .vmm = b->vmm,
+	                        .vmlinux = b->vmlinux,
+	                        .run_dir = b->run_dir};
 
 	if (um_engine_new(&cfg, &b->engine, NULL) == 0) {
 		if (machines_open(&b->ms, b->engine, b->run_dir, NULL) == 0) {

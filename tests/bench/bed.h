@@ -14,7 +14,8 @@ enum {
 };
 
 struct bed {
-	const char *kernel, *image, *upper, *run_dir, *store_dir;
+	const char *kind, *kernel, *vmm, *vmlinux; /* as in struct um_config */
+	const char *image, *upper, *run_dir, *store_dir;
 	char work[PATH_MAX]; /* the program that is measured inside and outside */
 	unsigned cpu;        /* where machines and native runs that are compared run */
 	struct engine *engine;
@@ -32,7 +33,7 @@ extern double bed_engine_ms;
 
 extern char *const true_argv[], *const python_argv[];
 
-/* The caller sets kernel, image, upper, run_dir, store_dir and work. */
+/* The caller sets kind, the files of that kind, image, upper, run_dir, store_dir and work. */
 int bed_open(struct bed *b, struct err *e);
 /* Ends every machine and removes the directories, also after another process that was killed. */
 void bed_clear(struct bed *b);

@@ -19,7 +19,8 @@ void series_add(struct series *s, double v);
 /* q from 0 to 1, of the nearest rank. 0 of an empty series. */
 double series_at(const struct series *s, double q);
 
-/* One line {"key": ..., "value": ...} on stdout, at once. */
+/* One line {"key": ..., "value": ...} on stdout, at once; "um." of a key becomes put_engine. */
+extern const char *put_engine;
 void put(const char *key, double value);
 
 double ms_since(uint64_t ns);

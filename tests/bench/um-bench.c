@@ -1,5 +1,5 @@
 /*
- * um-bench - what the user-mode engine does, in milliseconds and mebibytes
+ * um-bench - what an engine does, in milliseconds and mebibytes: um, or what PANDA_ENGINE says
  * Calls core and the engine directly, so no program's start-up counts. Prints one JSON line per
  * number; tests/bench/bench.py puts them beside targets and peers. Needs root. What it makes lives
  * in a directory of its own, and a second process clears it away whatever happens to the first.
@@ -40,6 +40,7 @@ struct rounds {
 };
 static const struct rounds full = {10, 200, 30, 4, 200, 9, 10};
 static const struct rounds quick = {3, 30, 8, 2, 50, 3, 3};
+static const struct rounds few = {3, 8, 5, 1, 10, 1, 3};
 static const struct rounds *rounds = &full;
 
 static int bench_boot(struct bed *b, struct err *e)
@@ -556,10 +557,10 @@ static const char *place(void)
 
 static const char usage[] =
     "usage: um-bench [-q] [PART]...\n"
-    "  -q   fewer rounds\n"
+    "  -q   fewer rounds; twice: very few, for a host that emulates\n"
     "Parts: boot restore fork work idle fork10 fork100\n"
-    "Environment: PANDA_KERNEL, PANDA_IMAGE, PANDA_UPPER; PANDA_RUN: where\n"
-    "to make a directory for machines\n";
+    "Environment: PANDA_ENGINE (um), PANDA_KERNEL or PANDA_VMM and PANDA_VMLINUX, PANDA_IMAGE,\n"
+    "PANDA_UPPER; PANDA_RUN: where to make a directory for machines\n";
 
 int main(int argc, char **argv)
 {
@@ -573,12 +574,16 @@ int main(int argc, char **argv)
 			fputs(usage, stderr);
 			return 2;
 		}
-		rounds = &quick;
+		rounds = rounds == &quick ? &few : &quick;
 	}
+	b.kind = getenv("PANDA_ENGINE") ? getenv("PANDA_ENGINE") : "um";
 	b.kernel = getenv("PANDA_KERNEL");
+	b.vmm = getenv("PANDA_VMM");
+	b.vmlinux = getenv("PANDA_VMLINUX");
 	b.image = getenv("PANDA_IMAGE");
 	b.upper = getenv("PANDA_UPPER");
-	if (!b.kernel || !b.image || !b.upper) {
+	put_engine = b.kind;
+	if ((!b.kernel && !b.vmlinux) || !b.image || !b.upper) {
 		fputs(usage, stderr);
 		return 2;
 	}

@@ -1,0 +1,105 @@
+#!/usr/bin/python3
+"""kvm.py - boots, restores and forks of engine kvm, as ratios of one run
+
+usage: tools/rig tests/bench/kvm.py    (or without tools/rig, on a host with hardware virtualization)
+
+In an emulated machine milliseconds say nothing, but one thing beside another does: a cold boot of ours until its agent has answered
+beside QEMU's microvm with the same kernel and image until its first program has spoken, and a restore and a fork, both until /bin/true
+has run, beside that boot. Then what a monitor takes for itself: resident memory that is not the guest's.
+PANDA_BUILD: where our programs are, instead of build/. Exit code 1: a goal is missed, or something could not be measured.
+"""
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("PANDA_BUILD", TOP / "build"))
+GOALS = {"boot_vs_qemu": 0.7, "restore_vs_boot": 0.1, "monitor_mib": 3}
+FILES = {"PANDA_VMM": "panda-vmm", "PANDA_VMLINUX": "panda-vmlinux", "PANDA_IMAGE": "base.img", "PANDA_UPPER": "upper.img"}
+
+
+def environment():
+    env = dict(os.environ, PANDA_ENGINE="kvm")
+    for name, file in FILES.items():
+        env.setdefault(name, str((BUILD / file).resolve()))
+    return env
+
+
+def ours(env):
+    """What um-bench says of engine kvm."""
+    numbers = {}
+    args = [BUILD / "tests/bench/um-bench", "-q", "-q", "boot", "restore", "fork"]
+    with subprocess.Popen(args, env=env, stdout=subprocess.PIPE, text=True) as p:
+        for line in p.stdout:
+            row = json.loads(line)
+            numbers[row["key"]] = row["value"]
+            print(f"{row['key']} {row['value']:.1f}", flush=True)
+    if p.returncode:
+        sys.exit(f"kvm.py: um-bench failed with {p.returncode}")
+    return numbers
+
+
+def qemu_boot_ms(env):
+    """Until the first program of the guest, env, has spoken on the console."""
+    args = ["qemu-system-x86_64", "-accel", "kvm", "-cpu", "host", "-M", "microvm,acpi=off,pit=off,pic=off,rtc=off", "-m", "512", "-nodefaults",
+            "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio", "-kernel", env["PANDA_VMLINUX"],
+            "-drive", f"id=root,file={env['PANDA_IMAGE']},format=raw,if=none,readonly=on", "-device", "virtio-blk-device,drive=root",
+            "-append", "console=ttyS0 root=/dev/vda ro init=/usr/bin/env quiet no_timer_check reboot=t panic=-1"]  # fmt: skip
+    t = time.monotonic()
+    with subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as vm:
+        said = []
+        for line in vm.stdout:
+            said.append(line)
+            if "HOME=/" in line:
+                took = (time.monotonic() - t) * 1e3
+                vm.kill()
+                return took
+    sys.exit("kvm.py: QEMU's guest did not come up: " + "".join(said)[-600:])
+
+
+def monitor_mib(env):
+    """What a machine's process has in memory besides the guest's: not in a mapping of a memory layer."""
+    panda, run = BUILD / "src/cli/panda", Path(env.get("PANDA_RUN", "/run/panda-bench"))
+    env = dict(env, PANDA_RUN=str(run))
+    id = subprocess.run([panda, "machine", "boot"], env=env, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        pid = json.loads((run / "machines" / id / "machine.json").read_text())["pid"]
+        kib, guest = 0, False
+        for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+            if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+                guest = "panda-memory" in line
+            elif line.startswith("Rss:") and not guest:
+                kib += int(line.split()[1])
+    finally:
+        subprocess.run([panda, "machine", "stop", id], env=env, check=True)
+    return kib / 1024
+
+
+def main():
+    env = environment()
+    numbers = ours(env)
+    numbers["qemu.boot_ms_p50"] = statistics.median(qemu_boot_ms(env) for _ in range(3))
+    print(f"qemu.boot_ms_p50 {numbers['qemu.boot_ms_p50']:.1f}", flush=True)
+    boot = numbers["kvm.boot_ms_p50"]
+    numbers["kvm.boot_vs_qemu"] = boot / numbers["qemu.boot_ms_p50"]
+    numbers["kvm.restore_vs_boot"] = numbers["kvm.restore_ms_p50"] / boot
+    numbers["kvm.fork_vs_boot"] = numbers["kvm.fork_ms_p50"] / boot
+    numbers["kvm.monitor_mib"] = monitor_mib(env)
+    missed = 0
+    for name in "boot_vs_qemu", "restore_vs_boot", "fork_vs_boot", "monitor_mib":
+        value, goal = numbers[f"kvm.{name}"], GOALS.get(name)
+        missed += goal is not None and value > goal
+        print(f"kvm.{name:<16} {value:6.2f}" + (f"   goal <= {goal}: {'met' if value <= goal else 'missed'}" if goal else ""))
+    if out := os.environ.get("PANDA_RIG_OUT"):
+        Path(out, "kvm.json").write_text(json.dumps(numbers, indent=1, sort_keys=True) + "\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
