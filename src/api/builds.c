@@ -1,7 +1,7 @@
 /*
- * api/builds.c - templates from Dockerfiles: the form that orders one, its state, its log
- * The form is taken apart and its files are written on the pool, piece by piece: whoever holds the
- * upload owns it. The next piece is asked for when the last one has been dealt with.
+ * api/builds.c - templates from Dockerfiles and images: the form that orders one, its state, its
+ * log The form is taken apart and its files are written on the pool, piece by piece: whoever holds
+ * the upload owns it. The next piece is asked for when the last one has been dealt with.
  */
 #include "core/build.h"
 
@@ -105,12 +105,6 @@ static int take_args(struct upload *u)
 	return 0;
 }
 
-static int not_yet(struct upload *u, const char *what, const char *instead)
-{
-	return err_set(&u->err, ENOSYS, "not_implemented",
-	               "templates cannot be built from %s yet: %s", what, instead);
-}
-
 /* A text field is complete. */
 static int take_field(struct upload *u)
 {
@@ -144,9 +138,15 @@ static int take_field(struct upload *u)
 	}
 	if (!strcmp(u->field, "build_args"))
 		return take_args(u);
-	if (!strcmp(u->field, "image_ref"))
-		return not_yet(u, "an image in a registry",
-		               "send a Dockerfile, or save a sandbox as a template");
+	if (!strcmp(u->field, "image_ref")) {
+		char plain[OCI_REF_MAX + 1];
+
+		if (strlen(u->text) != u->text_len || !oci_ref(u->text, plain))
+			return err_set(&u->err, EINVAL, "bad_request",
+			               "field 'image_ref' must name an image, such as alpine:3.20");
+		snprintf(o->image_ref, sizeof(o->image_ref), "%s", u->text);
+		return 0;
+	}
 	if (!strcmp(u->field, "kernel"))
 		return 0; /* there is one kernel */
 	return err_set(&u->err, EINVAL, "bad_request",
@@ -160,9 +160,10 @@ static int begin_part(struct upload *u)
 		u->part = PART_FILE;
 		return build_order_file(u->order, u->m.name, &u->err);
 	}
-	if (!strcmp(u->m.name, "rootfs"))
-		return not_yet(u, "an archive of a root file system",
-		               "send a Dockerfile that begins with 'FROM base' and ADDs it");
+	if (u->m.filename && !strcmp(u->m.name, "rootfs")) {
+		u->part = PART_FILE;
+		return build_order_archive(u->order, &u->err);
+	}
 	u->part = PART_TEXT;
 	snprintf(u->field, sizeof(u->field), "%.31s", u->m.name);
 	free(u->text);
@@ -266,10 +267,8 @@ static void on_all(void *arg, struct http_req *r)
 	(void)r;
 	if (!u->complete) {
 		call_fail(c, EINVAL, "bad_request", "the form ends before its last boundary");
-	} else if (!o->info.name[0]) {
-		call_fail(c, EINVAL, "bad_request", "field 'name' is missing");
-	} else if (!o->dockerfile) {
-		call_fail(c, EINVAL, "bad_request", "field 'dockerfile' is missing");
+	} else if (build_order_complete(o, &e) < 0) {
+		call_error(c, &e);
 	} else {
 		if (!o->info.size_mb)
 			o->info.size_mb = 1024;
@@ -307,8 +306,8 @@ void templates_build(struct call *c)
 	if (multipart_init(&u->m, type ? type : "") < 0) {
 		free(u);
 		call_fail(c, EINVAL, "bad_request",
-		          "a build is ordered with multipart/form-data: name, dockerfile, and "
-		          "the files it needs");
+		          "a build is ordered with multipart/form-data: name, and dockerfile with "
+		          "the files it needs, or rootfs (an archive), or image_ref");
 		return;
 	}
 	if (build_order_new(c->host, c->tenant, &u->order, &e) < 0) {

@@ -252,8 +252,9 @@ const struct route routes[] = {
     {"GET", "/v1/templates", SCOPE_SANDBOX, BODY_NONE, templates_list, false, "Templates",
      "List templates, public ones first", NULL, "Template[]", 200, NULL},
     {"POST", "/v1/templates/build", SCOPE_SANDBOX, BODY_RAW, templates_build, false, "Templates",
-     "Build a template from a Dockerfile and the files it needs", "multipart", "TemplateBuild", 202,
-     NULL},
+     "Build a template from a Dockerfile and the files it needs (dockerfile), an archive of an "
+     "image (rootfs), or an image that was imported before (image_ref)",
+     "multipart", "TemplateBuild", 202, NULL},
     {"GET", "/v1/templates/builds", SCOPE_SANDBOX, BODY_NONE, builds_list, false, "Templates",
      "List builds", NULL, "TemplateBuild[]", 200, NULL},
     {"GET", "/v1/templates/builds/{build}", SCOPE_SANDBOX, BODY_NONE, builds_get, false,

@@ -54,6 +54,7 @@ enum cli_key {
 	KEY_FROM,
 	KEY_HOST_KEY,
 	KEY_IDLE,
+	KEY_IMAGE,
 	KEY_INTERVAL,
 	KEY_JSON,
 	KEY_KEEP,

@@ -14,6 +14,7 @@ extern const struct cli_command command_run, command_create, command_ls, command
 
 /* template_build.c */
 int cmd_template_build(struct cli *c);
+int cmd_template_import(struct cli *c);
 int cmd_template_save(struct cli *c);
 int cmd_template_builds(struct cli *c);
 int cmd_template_logs(struct cli *c);

@@ -56,9 +56,12 @@ static int rm(struct cli *c)
 
 static const struct cli_opt opts[] = {
     {'f', "file", "FILE", "the Dockerfile (build; DIRECTORY/Dockerfile)", WORD_FILE},
-    {'d', "detach", NULL, "do not wait for its end (build)", WORD_NONE},
+    {'d', "detach", NULL, "do not wait for its end (build, import)", WORD_NONE},
     {KEY_ARG, "arg", "NAME=VALUE", "a value for an ARG of the Dockerfile (build)", WORD_NONE},
-    {KEY_REPLACE, "replace", NULL, "also when you have one of that name (build, save)", WORD_NONE},
+    {KEY_NAME, "name", "NAME", "what the template is to be called (import)", WORD_NONE},
+    {KEY_IMAGE, "image", "NAME", "which of several images in the archive (import)", WORD_NONE},
+    {KEY_REPLACE, "replace", NULL, "also when you have one of that name (build, import, save)",
+     WORD_NONE},
     {0},
 };
 
@@ -68,6 +71,9 @@ static const struct cli_verb verbs[] = {
     {"rm", "NAME...", "remove templates of your own", rm, WORD_TEMPLATE},
     {"build", "NAME [DIRECTORY]", "build one from a Dockerfile and the files it needs",
      cmd_template_build, WORD_FILE},
+    {"import", "FILE",
+     "make one from an image: an archive of docker save, of OCI, or a root file system",
+     cmd_template_import, WORD_FILE},
     {"save", "SANDBOX NAME", "make one that starts where a sandbox is now", cmd_template_save,
      WORD_SANDBOX},
     {"builds", "", "list builds", cmd_template_builds, WORD_NONE},
@@ -78,8 +84,9 @@ static const struct cli_verb verbs[] = {
 const struct cli_command command_template = {
     .name = "template",
     .args = "[ARG]...",
-    .what = "what sandboxes start from: ls, get, rm, build, save, builds, logs",
+    .what = "what sandboxes start from: ls, get, rm, build, import, save, builds, logs",
     .opts = opts,
     .verbs = verbs,
-    .examples = "  panda template build mine ./app\n  panda template save 3f2a ready\n",
+    .examples = "  panda template build mine ./app\n  panda template import image.tar --name "
+		"theirs\n  panda template save 3f2a ready\n",
 };

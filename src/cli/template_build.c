@@ -1,5 +1,5 @@
 /*
- * panda template build, save, builds, logs - templates of one's own
+ * panda template build, import, save, builds, logs - templates of one's own
  * A directory becomes a form: each file is a part, whose field name is its path in the directory.
  */
 #include <errno.h>
@@ -28,6 +28,12 @@ static bool plain(const char *path)
 	return true;
 }
 
+static void put_head(FILE *to, const char *field, bool file)
+{
+	fprintf(to, "--" BOUNDARY "\r\nContent-Disposition: form-data; name=\"%s\"%s\r\n\r\n",
+	        field, file ? "; filename=\"file\"" : "");
+}
+
 static int put_file(FILE *to, const char *field, const char *path, bool file)
 {
 	autofclose FILE *f = fopen(path, "re");
@@ -36,8 +42,7 @@ static int put_file(FILE *to, const char *field, const char *path, bool file)
 
 	if (!f)
 		return cli_die("cannot open %s: %s", path, strerror(errno));
-	fprintf(to, "--" BOUNDARY "\r\nContent-Disposition: form-data; name=\"%s\"%s\r\n\r\n",
-	        field, file ? "; filename=\"file\"" : "");
+	put_head(to, field, file);
 	while ((n = fread(buf, 1, sizeof(buf), f)))
 		fwrite(buf, 1, n, to);
 	fputs("\r\n", to);
@@ -46,8 +51,8 @@ static int put_file(FILE *to, const char *field, const char *path, bool file)
 
 static void put_field(FILE *to, const char *field, const char *value)
 {
-	fprintf(to, "--" BOUNDARY "\r\nContent-Disposition: form-data; name=\"%s\"\r\n\r\n%s\r\n",
-	        field, value);
+	put_head(to, field, false);
+	fprintf(to, "%s\r\n", value);
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b)
@@ -90,11 +95,26 @@ static int put_directory(FILE *to, char *dir)
 	return code;
 }
 
-static ssize_t from_file(void *arg, void *buf, size_t n)
-{
-	size_t k = fread(buf, 1, n, arg);
+/* What is sent: a form, then maybe a file that is too large to be copied into it, then its end. */
+struct upload {
+	FILE *part[3];
+	size_t at;
+};
 
-	return ferror((FILE *)arg) ? -EIO : (ssize_t)k;
+static ssize_t read_upload(void *arg, void *buf, size_t n)
+{
+	struct upload *u = arg;
+
+	for (; u->at < ARRAY_LEN(u->part); u->at++) {
+		FILE *f = u->part[u->at];
+		size_t k = f ? fread(buf, 1, n, f) : 0;
+
+		if (f && ferror(f))
+			return -EIO;
+		if (k)
+			return (ssize_t)k;
+	}
+	return 0;
 }
 
 /* With --json the log goes where it does not disturb. */
@@ -137,12 +157,75 @@ static int watch(struct cli *c, const char *id)
 	return CLI_OK;
 }
 
+/* The form is complete, but for a file (or NULL): sends it, and sees what comes of it. */
+static int order(struct cli *c, FILE *form, FILE *file)
+{
+	autofclose FILE *end = tmpfile();
+	struct upload u = {.part = {form, file, end}};
+	autojson json_t *b = NULL;
+	struct panda_error e;
+	off_t n = 0;
+
+	if (!end || fprintf(end, "%s--" BOUNDARY "--\r\n", file ? "\r\n" : "") < 0)
+		return cli_die("cannot keep what is to be sent: %s", strerror(errno));
+	for (size_t i = 0; i < ARRAY_LEN(u.part); i++) {
+		FILE *f = u.part[i];
+
+		if (f && (fflush(f) != 0 || ferror(f) || fseeko(f, 0, SEEK_END) != 0))
+			return cli_die("cannot keep what is to be sent: %s", strerror(errno));
+		n += f ? ftello(f) : 0;
+		if (f)
+			rewind(f);
+	}
+	if (panda_upload_as(c->panda, "POST", "/v1/templates/build",
+	                    "multipart/form-data; boundary=" BOUNDARY, n, read_upload, &u, &b,
+	                    &e) < 0)
+		return cli_say(c, &e);
+	if (cli_has(c, 'd')) {
+		if (c->json)
+			cli_json(b);
+		else
+			printf("%s\n", js(b, "id"));
+		return CLI_OK;
+	}
+	fprintf(stderr, "panda: build %s\n", js(b, "id"));
+	return watch(c, js(b, "id"));
+}
+
+int cmd_template_import(struct cli *c)
+{
+	const char *name = cli_str(c, KEY_NAME, NULL), *image = cli_str(c, KEY_IMAGE, NULL);
+	autofclose FILE *form = NULL, *file = NULL;
+	struct stat st;
+
+	if (cli_args(c, 1, 1) || cli_open(c))
+		return CLI_PANDA;
+	if (!name)
+		return cli_bad(c, "say what the template is to be called: --name NAME");
+	file = fopen(c->argv[0], "re");
+	if (!file || fstat(fileno(file), &st) < 0)
+		return cli_die("cannot open %s: %s", c->argv[0], strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		return cli_die("%s is no archive: say 'docker save IMAGE -o FILE', or pack the "
+		               "directory of an OCI layout with tar",
+		               c->argv[0]);
+	form = tmpfile();
+	if (!form)
+		return cli_die("no place for what is to be sent: %s", strerror(errno));
+	put_field(form, "name", name);
+	if (image)
+		put_field(form, "image_ref", image);
+	if (cli_has(c, KEY_REPLACE))
+		put_field(form, "replace", "true");
+	put_head(form, "rootfs", true);
+	return order(c, form, file);
+}
+
 int cmd_template_build(struct cli *c)
 {
-	autojson json_t *args = json_object(), *b = NULL;
+	autojson json_t *args = json_object();
 	autofree char *text = NULL, *file = NULL;
 	autofclose FILE *form = NULL;
-	struct panda_error e;
 	char *dir;
 
 	if (cli_args(c, 1, 2) || cli_pairs(c, KEY_ARG, args) || cli_open(c))
@@ -163,27 +246,7 @@ int cmd_template_build(struct cli *c)
 		put_field(form, "build_args", text);
 	if (put_file(form, "dockerfile", file, false) || (dir && *dir && put_directory(form, dir)))
 		return CLI_PANDA;
-	fputs("--" BOUNDARY "--\r\n", form);
-	if (fflush(form) != 0)
-		return cli_die("cannot keep what is to be sent: %s", strerror(errno));
-	{
-		long n = ftell(form);
-
-		rewind(form);
-		if (panda_upload_as(c->panda, "POST", "/v1/templates/build",
-		                    "multipart/form-data; boundary=" BOUNDARY, n, from_file, form,
-		                    &b, &e) < 0)
-			return cli_say(c, &e);
-	}
-	if (cli_has(c, 'd')) {
-		if (c->json)
-			cli_json(b);
-		else
-			printf("%s\n", js(b, "id"));
-		return CLI_OK;
-	}
-	fprintf(stderr, "panda: build %s\n", js(b, "id"));
-	return watch(c, js(b, "id"));
+	return order(c, form, NULL);
 }
 
 int cmd_template_save(struct cli *c)

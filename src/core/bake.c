@@ -1,7 +1,6 @@
 /*
  * core/bake.c - from a template to a machine at rest, that sandboxes start from
  */
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "core/tail.h"
 #include "core/template_internal.h"
 #include "layers/digest.h"
 
@@ -82,26 +82,10 @@ struct bake {
 	struct err err;
 };
 
-/* The end of what a command said, for the error. */
-struct tail {
-	char text[160];
-	size_t n;
-};
-
 static void keep_tail(void *arg, uint8_t chan, const void *p, size_t n)
 {
-	struct tail *t = arg;
-	size_t take = MIN(n, sizeof(t->text) - 1);
-
-	if (t->n + take > sizeof(t->text) - 1) {
-		size_t drop = t->n + take - (sizeof(t->text) - 1);
-
-		memmove(t->text, t->text + drop, t->n - drop);
-		t->n -= drop;
-	}
-	memcpy(t->text + t->n, (const char *)p + n - take, take);
-	t->n += take;
-	t->text[t->n] = 0;
+	(void)chan;
+	tail_keep(arg, p, n);
 }
 
 static int run_in(struct guest *g, const char *script, const char *cwd, uint64_t timeout_ms,
@@ -118,14 +102,11 @@ static int run_in(struct guest *g, const char *script, const char *cwd, uint64_t
 
 	if (r < 0 || (!end.signaled && !end.timed_out && end.code == 0))
 		return r;
-	for (char *c = tail.text; *c; c++)
-		if (!isprint((unsigned char)*c))
-			*c = ' ';
 	return err_set(e, EIO, "template_unusable", "'%.60s' %s %d: %s", script,
 	               end.timed_out  ? "took too long, signal"
 	               : end.signaled ? "was ended by signal"
 	                              : "failed with",
-	               end.code, tail.text);
+	               end.code, tail_text(&tail));
 }
 
 /* Watches for the end of a cell. */
@@ -212,13 +193,19 @@ int template_warm(struct host *h, const char *machine, const json_t *doc, struct
 	struct guest *g = NULL;
 	const json_t *warm;
 	const char *cwd = text_of(doc, "workdir", "/"), *ready = text_of(doc, "ready", NULL);
+	struct wire_file f;
 	size_t i;
 	int r = machine_guest(&h->machines, machine, &g, e);
 
 	if (r < 0)
 		return r;
-	/* A shell that has run once is in memory for all that come after. */
-	r = run_in(g, "mkdir -p /workspace; true", "/", READY_MS, e);
+	guest_set_deadline(g, READY_MS);
+	r = guest_mkdir(g, "/workspace", 0755, true, e);
+	/* A shell that has run once is in memory for all that come after. An image may have none.
+	 */
+	if (r == 0 && guest_stat(g, "/bin/sh", true, &f, NULL) == 0)
+		r = run_in(g, "true", "/", READY_MS, e);
+	guest_set_deadline(g, 0); /* warming up takes as long as it takes */
 	json_array_foreach(json_object_get(doc, "warm"), i,
 	                   warm) if (r == 0 && json_is_string(warm)) r =
 	    run_in(g, json_string_value(warm), cwd, WARM_MS, e);

@@ -135,6 +135,7 @@ static void build_free(struct build *b)
 		if (b->stages[i].needed)
 			engine_image_fini(&b->stages[i].image);
 		json_decref(b->stages[i].doc);
+		json_decref(b->stages[i].said);
 	}
 	json_decref(b->doc);
 	closep(&b->log);
@@ -270,6 +271,7 @@ static void end_build(struct build *b)
 		if (b->stages[i].needed)
 			engine_image_fini(&b->stages[i].image);
 		json_decref(b->stages[i].doc);
+		json_decref(b->stages[i].said);
 		b->stages[i] = (struct build_stage){.needed = false};
 	}
 	json_decref(take_ptr(b->doc));
@@ -365,7 +367,10 @@ static void stage_ready(void *arg, const struct err *e, struct template *t)
 	s->doc = json_deep_copy(t->doc);
 	snprintf(s->key, sizeof(s->key), "%s", t->bake);
 	if (b->preparing == root_of(b->file))
-		b->doc = template_heir(t, b->info.tenant, b->info.name, b->bake, 2);
+		b->doc = s->root == BUILD_ROOT_TEMPLATE
+		             ? template_heir(t, b->info.tenant, b->info.name, b->bake, 2)
+		             : template_fresh(t, b->info.tenant, b->info.name, b->bake,
+		                              b->info.memory_mb);
 	if (!s->doc || (b->preparing == root_of(b->file) && !b->doc) ||
 	    engine_image_copy(&t->image, &s->image) < 0) {
 		err_set(&mine, ENOMEM, "no_memory", "no memory");
@@ -388,28 +393,91 @@ static const char *global_arg(void *arg, const char *name)
 	return v;
 }
 
-/* The template a stage begins with. The caller frees *ret_name. */
-static struct template *base_of(struct build *b, const struct docker_stage *s, char **ret_name,
-                                struct err *e)
+static int where(struct build *b, const struct docker_stage *s, struct err *e)
 {
+	return b->order->made_up ? -e->code : err_prefix(e, "Dockerfile:%u", s->line);
+}
+
+/* "./image.tar" and "oci-archive:image.tar", maybe with "#name", as they are called elsewhere;
+ * NULL: it is no file. */
+static const char *as_file(const char *name)
+{
+	static const char *const ways[] = {"./", "docker-archive:", "oci-archive:"};
+
+	for (size_t i = 0; i < ARRAY_LEN(ways); i++)
+		if (!strncmp(name, ways[i], strlen(ways[i])))
+			return name + strlen(ways[i]);
+	return NULL;
+}
+
+static int find_archive(struct build *b, const char *file, struct build_stage *ret, struct err *e)
+{
+	const struct build_order *o = b->order;
+	size_t n = strcspn(file, "#");
+
+	if (strlen(file + n) > OCI_REF_MAX)
+		return err_set(e, EINVAL, "bad_request", "the name of an image is too long");
+	for (size_t i = 0; i < o->nfiles; i++)
+		if (strlen(o->files[i].path) == n && !strncmp(o->files[i].path, file, n)) {
+			ret->root = BUILD_ROOT_ARCHIVE;
+			ret->archive = i;
+			snprintf(ret->which, sizeof(ret->which), "%s", file[n] ? file + n + 1 : "");
+			return 0;
+		}
+	return err_set(
+	    e, EINVAL, "bad_request",
+	    "the archive '%.60s' is not in the context: send it along, or import it first "
+	    "(panda template import FILE --name NAME) and say FROM NAME",
+	    file);
+}
+
+static int unknown(struct build *b, const char *name, struct err *e)
+{
+	if (oci_debian(name) < 0)
+		return err_set(
+		    e, ENOENT, "template_unknown",
+		    "the Debian here is 12 (bookworm), not '%.40s': say FROM debian:12, or "
+		    "import an archive of that image and say FROM its name",
+		    name);
+	return err_set(
+	    e, ENOENT, "template_unknown",
+	    "there is no template '%.40s', and nothing is pulled from registries: bring "
+	    "the image as an archive (docker save), import it (panda template import FILE "
+	    "--name NAME), and use NAME",
+	    name);
+}
+
+/* What a stage begins with: a template; or a root of its own, made in a machine of this one. NULL:
+ * none. The caller frees *ret_name. */
+static struct template *base_of(struct build *b, size_t index, char **ret_name, struct err *e)
+{
+	const struct docker_stage *s = &b->file->stages[index];
+	struct build_stage *to = &b->stages[index];
 	struct templates *ts = b->order->host->templates;
-	struct template *t;
+	const char *tenant = b->info.tenant, *file;
+	struct template *t = NULL;
+	int r;
 
 	if (dockerfile_expand(s->base, b->file->escape, true, s->line, global_arg, b, ret_name, e) <
 	    0)
 		return NULL;
-	if (!strcmp(*ret_name, "scratch")) {
-		err_set(e, EINVAL, "bad_request",
-		        "Dockerfile:%u: an empty image (scratch) cannot be built on: begin with "
-		        "'FROM base'",
-		        s->line);
-		return NULL;
+	file = as_file(*ret_name);
+	to->root = BUILD_ROOT_TEMPLATE;
+	if (file || !strcmp(*ret_name, "scratch")) {
+		to->root = BUILD_ROOT_EMPTY;
+		r = file ? find_archive(b, file, to, e) : 0;
+		t = r < 0 ? NULL : template_find(ts, tenant, "base", e);
+	} else {
+		t = template_find(ts, tenant, *ret_name, NULL);
+		if (!t)
+			t = template_of_ref(ts, tenant, *ret_name);
+		if (!t && oci_debian(*ret_name) > 0)
+			t = template_find(ts, tenant, "base", NULL);
+		if (!t)
+			unknown(b, *ret_name, e);
 	}
-	t = template_find(ts, b->info.tenant, build_base(*ret_name), e);
-	if (!t) {
-		e->kind = "template_unknown";
-		err_prefix(e, "Dockerfile:%u", s->line);
-	}
+	if (!t)
+		where(b, s, e);
 	return t;
 }
 
@@ -428,12 +496,13 @@ static void prepare_stage(struct build *b)
 			continue;
 		if (f->stages[b->preparing].from >= 0)
 			continue;
-		t = base_of(b, &f->stages[b->preparing], &name, &e);
+		t = base_of(b, b->preparing, &name, &e);
 		if (!t) {
 			fail(b, &e);
 			return;
 		}
-		build_say(b, "FROM %s", name);
+		if (!b->order->made_up)
+			build_say(b, "FROM %s", name);
 		template_ready(b->order->host->templates, t, stage_ready, b);
 		return;
 	}
@@ -506,15 +575,16 @@ static int check(struct build *b, struct err *e)
 
 		if (!b->stages[i].needed || b->file->stages[i].from >= 0)
 			continue;
-		t = base_of(b, &b->file->stages[i], &name, e);
+		t = base_of(b, i, &name, e);
 		if (!t)
 			return -e->code;
 		memory_mb = memory_mb > t->memory_mb ? memory_mb : t->memory_mb;
 		if (i != root_of(b->file))
 			continue;
+		b->info.memory_mb = o->info.memory_mb ? o->info.memory_mb : t->memory_mb;
 		/* A machine that goes on has the size it had; another one needs a fresh boot. */
-		b->reboot = o->info.memory_mb && o->info.memory_mb != t->memory_mb;
-		b->info.memory_mb = b->reboot ? o->info.memory_mb : t->memory_mb;
+		b->reboot =
+		    b->stages[i].root == BUILD_ROOT_TEMPLATE && b->info.memory_mb != t->memory_mb;
 		b->info.cpu = t->cpu;
 	}
 	return host_admit(h, o->info.tenant, 1, memory_mb, NULL, e);

@@ -17,10 +17,11 @@
 #include <jansson.h>
 
 #include "core/host.h"
+#include "core/oci.h"
 
 enum {
 	BUILD_ID = 16,                /* hex digits */
-	BUILD_CONTEXT_MAX = 50 << 20, /* bytes of all files */
+	BUILD_CONTEXT_MAX = 50 << 20, /* bytes of all files, but for an archive of an image */
 	BUILD_FILES_MAX = 1000,
 	BUILD_PATH_MAX = 1024,         /* of one file in the context */
 	BUILD_MS_MAX = 20 * 60 * 1000, /* a whole build; clients wait as long */
@@ -49,6 +50,8 @@ struct build_info {
 	uint64_t bytes;
 };
 
+#define BUILD_ARCHIVE_MAX ((uint64_t)8 << 30) /* an archive of an image */
+
 const char *build_status_name(enum build_status s);
 
 struct builds;
@@ -64,7 +67,10 @@ struct build_order {
 	bool replace;
 	char *dockerfile; /* owned */
 	size_t dockerfile_len;
-	json_t *args; /* values for ARG, or NULL */
+	bool made_up;                    /* by build_order_complete(): nobody sent a Dockerfile */
+	int archive;                     /* of files, the image it is made from; -1: none */
+	char image_ref[OCI_REF_MAX + 1]; /* an image that is known here, or one of the archive */
+	json_t *args;                    /* values for ARG, or NULL */
 	struct build_file *files;
 	size_t nfiles;
 	uint64_t bytes;
@@ -76,6 +82,7 @@ struct build_order {
 struct build_file {
 	char *path; /* relative, no "..", no empty parts: as the client named it, made plain */
 	char digest[65];
+	uint64_t size;
 	bool program;  /* begins as a program does: no other sign comes with it */
 	bool left_out; /* by a .dockerignore in the context */
 };
@@ -84,8 +91,13 @@ struct build_file {
 int build_order_new(struct host *h, const char *tenant, struct build_order **ret, struct err *e);
 /* A file begins, goes on, ends. Any thread. bad_request, too_large, disk_full. */
 int build_order_file(struct build_order *o, const char *path, struct err *e);
+/* The same for an archive of an image or of a root file system: may be larger than the context. */
+int build_order_archive(struct build_order *o, struct err *e);
 int build_order_data(struct build_order *o, const void *p, size_t n, struct err *e);
 int build_order_file_end(struct build_order *o, struct err *e);
+/* All is there: a Dockerfile, an archive or the name of an image, and not two of them. An archive
+ * and a name: which image of several. bad_request. */
+int build_order_complete(struct build_order *o, struct err *e);
 /* Removes what it wrote. Blocks a little. */
 void build_order_free(struct build_order *o);
 

@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +17,11 @@
 #include "base/io.h"
 #include "core/build_internal.h"
 #include "core/glob.h"
+
+extern const unsigned char panda_tool[];
+extern const size_t panda_tool_len;
+
+#define TOOL "/run/panda/tool"
 
 enum {
 	IGNORE_MAX = 64 << 10, /* a .dockerignore */
@@ -146,9 +150,22 @@ static const char *untar_flag(const char *path)
 	return NULL;
 }
 
+/* With panda-tool (guest_tool.c), which is there afterwards: the root may have no programs. */
+static int tool(struct copy *c, struct guest *g, char *const *argv, int in, int out)
+{
+	struct wire_file f;
+	int r = 0;
+
+	guest_set_deadline(g, BUILD_FILE_MS);
+	if (guest_stat(g, TOOL, false, &f, NULL) < 0 || f.size != panda_tool_len)
+		r = guest_write_file(g, TOOL, panda_tool, panda_tool_len, WIRE_WRITE_PARENTS, 0700,
+		                     c->st->e);
+	return r < 0 ? r : build_tool(c->st, c->step, g, argv, in, out);
+}
+
 static int unpack(struct copy *c, int fd, const char *flag)
 {
-	char *argv[] = {"tar", (char *)flag, "-", "-C", c->dest, NULL};
+	char *argv[] = {TOOL, "at", c->dest, "tar", (char *)flag, "-", NULL};
 	int r;
 
 	guest_set_deadline(c->st->guest, BUILD_FILE_MS);
@@ -156,7 +173,7 @@ static int unpack(struct copy *c, int fd, const char *flag)
 	if (r == 0 && lseek(fd, 0, SEEK_SET) < 0)
 		r = err_set(c->st->e, errno, "internal", "cannot read the context");
 	if (r == 0)
-		r = build_tool(c->st, c->step, c->st->guest, argv, fd, -1);
+		r = tool(c, c->st->guest, argv, fd, -1);
 	if (r == 0)
 		r = note(c, c->dest);
 	return r;
@@ -213,18 +230,19 @@ static int from_stage(struct copy *c, const char *source, struct guest *g)
 		return build_bad(st, c->step, "there is no '%.80s' in that stage%s", path,
 		                 strpbrk(path, "*?[") ? " (patterns do not work with --from)" : "");
 	if (S_ISDIR(f.mode)) {
-		char *pack[] = {"tar", "-C", path, "-cf", "-", ".", NULL};
-		char *open[] = {"tar", "-C", to_dir, "-xf", "-", NULL};
+		char *pack[] = {TOOL,  "at", path,          "tar", "--xattrs", "--one-file-system",
+		                "-cf", "-",  "--sort=name", ".",   NULL};
+		char *open[] = {TOOL, "at", to_dir, "tar", "--xattrs", "-xf", "-", NULL};
 
 		snprintf(to_dir, sizeof(to_dir), "%s", c->dest);
-		r = build_tool(st, c->step, g, pack, -1, spool);
+		r = tool(c, g, pack, -1, spool);
 		guest_set_deadline(st->guest, BUILD_FILE_MS);
 		if (r == 0)
 			r = guest_mkdir(st->guest, to_dir, 0755, true, st->e);
 		if (r == 0 && lseek(spool, 0, SEEK_SET) < 0)
 			r = err_set(st->e, errno, "internal", "cannot read the copy");
 		if (r == 0)
-			r = build_tool(st, c->step, st->guest, open, spool, -1);
+			r = tool(c, st->guest, open, spool, -1);
 		return r < 0 ? r : note(c, to_dir);
 	}
 	r = guest_read_to_fd(g, path, spool, st->e);
@@ -250,13 +268,13 @@ static int from_heredoc(struct copy *c, const struct docker_heredoc *h)
 
 static int give_to(struct copy *c)
 {
-	char *argv[] = {"xargs", "-0", "chown", "-hR", c->owner, "--", NULL};
+	char *argv[] = {TOOL, "chown", c->owner, NULL};
 
 	if (!c->files || c->listed < 0)
 		return 0;
 	if (lseek(c->listed, 0, SEEK_SET) < 0)
 		return -errno;
-	return build_tool(c->st, c->step, c->st->guest, argv, c->listed, -1);
+	return tool(c, c->st->guest, argv, c->listed, -1);
 }
 
 static int copy_all(struct copy *c, char **words, size_t n)
@@ -267,7 +285,7 @@ static int copy_all(struct copy *c, char **words, size_t n)
 	char machine[ENGINE_ID_MAX + 1] = "";
 	struct guest *g = NULL;
 	size_t doc = 0;
-	int r = other ? build_start(st->b, &other->image, false, machine, &g, st->e) : 0;
+	int r = other ? build_start(st->b, &other->image, false, NULL, machine, &g, st->e) : 0;
 
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		if (!strncmp(step->words[i], "<<", 2) && doc < step->nheredocs)

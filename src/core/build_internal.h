@@ -7,13 +7,29 @@
 #include "core/build.h"
 #include "core/dockerfile.h"
 #include "core/host_internal.h"
+#include "core/oci.h"
+#include "core/tail.h"
+#include "layers/digest.h"
 #include "net/net.h"
+
+/* What a stage begins with that begins with no other stage. */
+enum build_root {
+	BUILD_ROOT_TEMPLATE,
+	BUILD_ROOT_EMPTY,   /* FROM scratch */
+	BUILD_ROOT_ARCHIVE, /* an image: a file of the context */
+};
 
 struct build_stage {
 	bool needed;
+	enum build_root root;
+	size_t archive;              /* which file */
+	char which[OCI_REF_MAX + 1]; /* of several images in it; "": there is one */
 	struct engine_image image; /* what it begins with, and after it is done: what came of it */
 	char key[65];              /* the digest so far */
-	json_t *doc;               /* of the template at the root of it; NULL: from another stage */
+	char root_key[65];         /* what it was when the root was there and nothing else */
+	json_t *doc;               /* of the template at the root of it, or of one to be that says
+	                              what the archive says; NULL: from another stage */
+	json_t *said;              /* when it is done: "env", "workdir", "user", "start" */
 };
 
 struct build {
@@ -58,9 +74,6 @@ void build_clean_dir(int builds, const char *id, bool all);
 void build_work(struct build *b);
 void build_say(struct build *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Is this a base we stand for by another name ("debian:12")? NULL: it is called as it is. */
-const char *build_base(const char *written);
-
 /* ---- a stage at work, for build_run.c and build_copy.c ---- */
 
 enum {
@@ -72,7 +85,8 @@ struct stage {
 	const struct docker_stage *what;
 	struct build_stage *s;
 	/* what the instructions so far have set */
-	json_t *env, *args, *shell, *entrypoint, *cmd;
+	json_t *env, *args, *shell, *entrypoint, *cmd, *ready;
+	bool cmd_own; /* said in this stage */
 	char workdir[PATH_MAX], user[256];
 	/* its machine */
 	char machine[ENGINE_ID_MAX + 1];
@@ -86,14 +100,54 @@ int build_bad(struct stage *st, const struct docker_step *step, const char *fmt,
     __attribute__((format(printf, 3, 4)));
 const char *build_variable(void *stage, const char *name);
 int build_expand(struct stage *st, const struct docker_step *step, const char *word, char **ret);
-/* network: with the build's place in it; one machine at a time. Caller owns *ret and the machine.
+/*
+ * network: with the build's place in it; one machine at a time. volumes may be NULL. Caller owns
+ * *ret and the machine.
  */
 int build_start(struct build *b, const struct engine_image *image, bool network,
-                char machine[ENGINE_ID_MAX + 1], struct guest **ret, struct err *e);
-/* A command that must succeed; in and out are fds, -1: none, the log. */
+                const struct engine_volume *volumes, char machine[ENGINE_ID_MAX + 1],
+                struct guest **ret, struct err *e);
+/* A machine for the stage, if it has none. */
+int build_machine(struct stage *st);
+/* What the machine is now becomes the stage's image, and a step of the cache when key is given. */
+int build_seal(struct stage *st, const char *key);
+
+#define BUILD_SPOOL_MAX ((uint64_t)2 << 30) /* what one COPY --from carries over */
+
+struct build_command {
+	struct guest *guest;
+	char *const *argv, *const *env;
+	const char *cwd, *user; /* NULL: "/", root */
+	int in;                 /* -1: none */
+	int out;                /* -1: the log; else at most out_max bytes go there */
+	uint64_t out_max;
+	struct tail tail; /* filled in: the end of its stderr */
+};
+
+/* 0 when it ran, whatever came of it. */
+int build_command(struct build *b, struct build_command *c, struct guest_exit *ret, struct err *e);
+/* One that must succeed; in and out as above. */
 int build_tool(struct stage *st, const struct docker_step *step, struct guest *g, char *const *argv,
                int in, int out);
 void build_free_list(char ***list);
+
+/* ---- build_cache.c ---- */
+
+void build_digest_add(struct sha *sha, const char *text);
+/* The stage's key, from what it was and all that decides what comes of the next step. */
+int build_next_key(struct stage *st, const struct docker_step *step, struct sha *sha);
+/* The step becomes the stage's image; false: it is not there. */
+bool build_load_step(struct stage *st, const char *key);
+/* The ones not used for longest go. */
+void build_trim_steps(struct host *h);
+
+/* ---- build_root.c ---- */
+
+/* For a stage that begins with no template: what its root says of itself, in st->s->doc, and the
+ * key it begins with. */
+int build_root_look(struct stage *st);
+/* Its root as a machine's, running; a step of the cache. */
+int build_root_make(struct stage *st);
 
 /* ---- build_copy.c ---- */
 

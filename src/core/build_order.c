@@ -8,12 +8,16 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "core/build_internal.h"
 #include "layers/digest.h"
+
+#define ARCHIVE    "rootfs"
+#define LOOK_EVERY ((uint64_t)16 << 20) /* bytes, for room on the disk */
 
 int build_order_new(struct host *h, const char *tenant, struct build_order **ret, struct err *e)
 {
@@ -31,7 +35,7 @@ int build_order_new(struct host *h, const char *tenant, struct build_order **ret
 	if (!o)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	o->host = h;
-	o->dir = o->fd = -1;
+	o->dir = o->fd = o->archive = -1;
 	snprintf(o->info.tenant, sizeof(o->info.tenant), "%s", tenant);
 	if (getrandom(bits, sizeof(bits), 0) != sizeof(bits) || sha_new(&o->sha) < 0) {
 		build_order_free(o);
@@ -123,11 +127,41 @@ int build_order_file(struct build_order *o, const char *path, struct err *e)
 	return 0;
 }
 
+int build_order_archive(struct build_order *o, struct err *e)
+{
+	int r = o->archive < 0 ? build_order_file(o, ARCHIVE, e)
+	                       : err_set(e, EINVAL, "bad_request", "field 'rootfs' is there twice");
+
+	if (r == 0)
+		o->archive = (int)o->nfiles - 1;
+	return r;
+}
+
+/* Not to the last byte: others want to work too. */
+static int room_for_archive(const struct build_order *o, uint64_t had, uint64_t has, struct err *e)
+{
+	struct statvfs vfs;
+
+	if (has > BUILD_ARCHIVE_MAX)
+		return err_set(e, EFBIG, "too_large", "the archive is larger than %llu GiB",
+		               (unsigned long long)(BUILD_ARCHIVE_MAX >> 30));
+	if (had / LOOK_EVERY != has / LOOK_EVERY && fstatvfs(o->dir, &vfs) == 0 &&
+	    (uint64_t)vfs.f_bavail * vfs.f_frsize < o->host->config.disk_reserve)
+		return err_set(e, ENOSPC, "disk_full",
+		               "the server's disk is full: delete templates or snapshots");
+	return 0;
+}
+
 int build_order_data(struct build_order *o, const void *p, size_t n, struct err *e)
 {
-	int r;
+	struct build_file *f = &o->files[o->nfiles - 1];
+	bool archive = o->archive == (int)o->nfiles - 1;
+	int r = archive ? room_for_archive(o, f->size, f->size + n, e) : 0;
 
-	o->bytes += n;
+	if (r < 0)
+		return r;
+	f->size += n;
+	o->bytes += archive ? 0 : n;
 	if (o->bytes > BUILD_CONTEXT_MAX)
 		return err_set(e, EFBIG, "too_large",
 		               "the context is larger than %d MB: leave out what the build does "
@@ -154,5 +188,34 @@ int build_order_file_end(struct build_order *o, struct err *e)
 	                                                                                 4));
 	closep(&o->fd);
 	o->fd = -1;
+	return 0;
+}
+
+int build_order_complete(struct build_order *o, struct err *e)
+{
+	bool image = o->archive >= 0 || o->image_ref[0];
+	int n;
+
+	if (!o->info.name[0])
+		return err_set(e, EINVAL, "bad_request", "field 'name' is missing");
+	if (!o->dockerfile && !image)
+		return err_set(e, EINVAL, "bad_request",
+		               "say what to build from: field 'dockerfile', file 'rootfs' (an "
+		               "archive) or field 'image_ref'");
+	if (o->dockerfile && image)
+		return err_set(e, EINVAL, "bad_request",
+		               "a template is built from one of 'dockerfile', 'rootfs' and "
+		               "'image_ref'");
+	if (o->dockerfile)
+		return 0;
+	o->made_up = true;
+	n = o->archive < 0 ? asprintf(&o->dockerfile, "FROM %s\n", o->image_ref)
+	                   : asprintf(&o->dockerfile, "FROM ./" ARCHIVE "%s%s\n",
+	                              o->image_ref[0] ? "#" : "", o->image_ref);
+	if (n < 0) {
+		o->dockerfile = NULL;
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	}
+	o->dockerfile_len = (size_t)n;
 	return 0;
 }

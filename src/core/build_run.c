@@ -3,10 +3,8 @@
  * Touches machines and the store, as jobs of the pool do, and of the host nothing else.
  */
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,15 +26,6 @@ enum {
 	ENV_MAX = 512,
 	GENERATION = 2, /* of its machines: the base's was the first */
 };
-#define SPOOL_MAX ((uint64_t)2 << 30) /* what one COPY --from carries over */
-
-const char *build_base(const char *written)
-{
-	/* What images for Debian are called elsewhere: ours is one. */
-	if (!strncmp(written, "debian:", 7) || !strcmp(written, "debian"))
-		return "base";
-	return written;
-}
 
 /* --- log -------------------------------------------------------------------------------------- */
 
@@ -95,30 +84,29 @@ int build_expand(struct stage *st, const struct docker_step *step, const char *w
 	                         ret, st->e);
 }
 
+/* As the stage begins: with what its template, its image or the stage before has said. */
 static void stage_reset(struct stage *st)
 {
-	struct build_stage *s = st->s;
-	const struct build_stage *root = s;
-	const struct docker_stage *at = st->what;
-	const char *dir;
-	json_t *env;
+	const json_t *doc = st->what->from >= 0 ? st->b->stages[st->what->from].said : st->s->doc;
+	const json_t *start = json_object_get(doc, "start");
+	const char *dir = json_string_value(json_object_get(doc, "workdir"));
+	const char *user = json_string_value(json_object_get(doc, "user"));
+	json_t *env = json_object_get(doc, "env");
 
-	while (!root->doc && at->from >= 0) {
-		root = &st->b->stages[at->from];
-		at = &st->b->file->stages[at->from];
-	}
-	env = json_object_get(root->doc, "env");
-	dir = json_string_value(json_object_get(root->doc, "workdir"));
 	json_decref(st->env);
 	json_decref(st->args);
 	json_decref(take_ptr(st->shell));
-	json_decref(take_ptr(st->entrypoint));
-	json_decref(take_ptr(st->cmd));
+	json_decref(st->entrypoint);
+	json_decref(st->cmd);
+	json_decref(st->ready);
 	st->env = json_is_object(env) ? json_copy(env) : json_object();
 	st->args = json_object();
+	st->entrypoint = json_incref(json_object_get(start, "entrypoint"));
+	st->cmd = json_incref(json_object_get(start, "cmd"));
+	st->ready = json_incref(json_object_get(start, "ready"));
+	st->cmd_own = false;
 	snprintf(st->workdir, sizeof(st->workdir), "%s", dir && *dir == '/' ? dir : "/");
-	dir = json_string_value(json_object_get(root->doc, "user"));
-	snprintf(st->user, sizeof(st->user), "%s", dir ? dir : "");
+	snprintf(st->user, sizeof(st->user), "%s", user ? user : "");
 }
 
 static void stage_fini(struct stage *st)
@@ -132,6 +120,7 @@ static void stage_fini(struct stage *st)
 	json_decref(st->shell);
 	json_decref(st->entrypoint);
 	json_decref(st->cmd);
+	json_decref(st->ready);
 }
 
 static uint64_t left_ms(const struct build *b)
@@ -153,9 +142,9 @@ static int stopped(struct build *b, struct err *e)
 	return 0;
 }
 
-/* A machine with network is one at a time. */
 int build_start(struct build *b, const struct engine_image *image, bool network,
-                char machine[ENGINE_ID_MAX + 1], struct guest **ret, struct err *e)
+                const struct engine_volume *volumes, char machine[ENGINE_ID_MAX + 1],
+                struct guest **ret, struct err *e)
 {
 	struct host *h = b->order->host;
 	struct engine_start s = {.id = machine, .image = image, .cpu = -1, .net_fd = -1};
@@ -167,6 +156,8 @@ int build_start(struct build *b, const struct engine_image *image, bool network,
 	memcpy(machine, "b_", 2);
 	if (network && b->net)
 		s.net_fd = net_slot_tap(b->net);
+	if (volumes)
+		memcpy(s.volumes, volumes, sizeof(s.volumes));
 	r = machine_start_guest(&h->machines, &s, NULL, GENERATION, NULL, ret, e);
 	if (r < 0) {
 		machine_remove(&h->machines, machine, NULL);
@@ -175,10 +166,11 @@ int build_start(struct build *b, const struct engine_image *image, bool network,
 	return r;
 }
 
-static int ensure_machine(struct stage *st)
+int build_machine(struct stage *st)
 {
-	return st->guest ? 0
-	                 : build_start(st->b, &st->s->image, true, st->machine, &st->guest, st->e);
+	return st->guest
+	           ? 0
+	           : build_start(st->b, &st->s->image, true, NULL, st->machine, &st->guest, st->e);
 }
 
 /* Templates and steps leave the host its reserve, as creates do. */
@@ -190,8 +182,7 @@ static bool disk_has_room(const struct host *h)
 	       (uint64_t)vfs.f_bavail * vfs.f_frsize >= h->config.disk_reserve;
 }
 
-/* What the machine is now becomes the image, and a step of the cache when key is given. */
-static int seal(struct stage *st, const char *key)
+int build_seal(struct stage *st, const char *key)
 {
 	struct host *h = st->b->order->host;
 	struct engine_image image = ENGINE_IMAGE_EMPTY;
@@ -223,7 +214,7 @@ static int seal(struct stage *st, const char *key)
 
 struct output {
 	struct build *b;
-	int spool; /* -1: into the log */
+	struct build_command *c;
 	uint64_t n;
 	int r;
 };
@@ -232,13 +223,15 @@ static void take_output(void *arg, uint8_t chan, const void *p, size_t n)
 {
 	struct output *o = arg;
 
-	if (o->spool < 0 || chan == WIRE_ERR) {
+	if (chan == WIRE_ERR)
+		tail_keep(&o->c->tail, p, n);
+	if (o->c->out < 0 || chan == WIRE_ERR) {
 		log_bytes(o->b, p, n);
 		return;
 	}
 	o->n += n;
 	if (o->r == 0)
-		o->r = o->n > SPOOL_MAX ? -EFBIG : io_write_full(o->spool, p, n);
+		o->r = o->n > o->c->out_max ? -EFBIG : io_write_full(o->c->out, p, n);
 }
 
 static void stop_command(void *arg, struct guest_call *c)
@@ -247,19 +240,16 @@ static void stop_command(void *arg, struct guest_call *c)
 	guest_cancel(c);
 }
 
-/* in, out: -1 for none. */
-static int command(struct build *b, struct guest *g, char *const *argv, char *const *env,
-                   const char *cwd, const char *user, int in, int out, struct guest_exit *ret,
-                   struct err *e)
+int build_command(struct build *b, struct build_command *c, struct guest_exit *ret, struct err *e)
 {
-	struct output o = {.b = b, .spool = out};
-	struct guest_exec x = {.argv = argv,
-	                       .env = env,
-	                       .cwd = cwd,
-	                       .user = user && *user ? user : NULL,
+	struct output o = {.b = b, .c = c};
+	struct guest_exec x = {.argv = c->argv,
+	                       .env = c->env,
+	                       .cwd = c->cwd,
+	                       .user = c->user && *c->user ? c->user : NULL,
 	                       .timeout_ms = left_ms(b),
-	                       .feed_stdin = in >= 0,
-	                       .stdin_fd = in,
+	                       .feed_stdin = c->in >= 0,
+	                       .stdin_fd = c->in,
 	                       .wakeable = true,
 	                       .wake_fd = b->wake,
 	                       .wake = stop_command,
@@ -269,27 +259,29 @@ static int command(struct build *b, struct guest *g, char *const *argv, char *co
 
 	if (r < 0)
 		return r;
-	guest_set_deadline(g, left_ms(b) + BUILD_FILE_MS);
-	r = guest_exec_wait(g, &x, ret, e);
+	guest_set_deadline(c->guest, left_ms(b) + BUILD_FILE_MS);
+	r = guest_exec_wait(c->guest, &x, ret, e);
 	if (r < 0)
 		return stopped(b, NULL) < 0 ? stopped(b, e) : r;
 	if (o.r < 0)
 		return err_set(e, -o.r, "build_failed",
 		               o.r == -EFBIG ? "more than %llu MiB were to be copied"
 		                             : "no room for what was to be copied (of %llu MiB)",
-		               (unsigned long long)(SPOOL_MAX >> 20));
+		               (unsigned long long)(c->out_max >> 20));
 	return 0;
 }
 
-/* One that must succeed. */
 int build_tool(struct stage *st, const struct docker_step *step, struct guest *g, char *const *argv,
                int in, int out)
 {
+	struct build_command c = {
+	    .guest = g, .argv = argv, .in = in, .out = out, .out_max = BUILD_SPOOL_MAX};
 	struct guest_exit end;
-	int r = command(st->b, g, argv, NULL, "/", NULL, in, out, &end, st->e);
+	int r = build_command(st->b, &c, &end, st->e);
 
 	if (r == 0 && (end.signaled || end.timed_out || end.code))
-		return build_bad(st, step, "%s failed with %d", argv[0], end.code);
+		return build_bad(st, step, "%s failed with %d: %.100s", argv[0], end.code,
+		                 tail_line(&c.tail));
 	return r;
 }
 
@@ -335,6 +327,13 @@ static int run(struct stage *st, const struct docker_step *step)
 	AUTO(build_free_list) char **env = env_list(st);
 	char *argv[DOCKERFILE_WORDS_MAX + 4];
 	char user[256];
+	struct build_command c = {.guest = st->guest,
+	                          .argv = argv,
+	                          .env = env,
+	                          .cwd = st->workdir,
+	                          .user = user,
+	                          .in = -1,
+	                          .out = -1};
 	struct guest_exit end;
 	size_t n = 0;
 	json_t *v;
@@ -355,7 +354,7 @@ static int run(struct stage *st, const struct docker_step *step)
 	}
 	argv[n] = NULL;
 	user_of(st, user);
-	r = command(st->b, st->guest, argv, env, st->workdir, user, -1, -1, &end, st->e);
+	r = build_command(st->b, &c, &end, st->e);
 	if (r < 0)
 		return err_prefix(st->e, "Dockerfile:%u: RUN", step->line);
 	if (end.timed_out)
@@ -459,11 +458,17 @@ static int apply(struct stage *st, const struct docker_step *step)
 	case DOCKER_ENTRYPOINT:
 		json_decref(st->entrypoint);
 		st->entrypoint = list_of(step);
-		json_decref(take_ptr(st->cmd)); /* one begins anew */
+		if (!st->cmd_own) /* that of the base belongs to its entry point */
+			json_decref(take_ptr(st->cmd));
 		return 0;
 	case DOCKER_CMD:
 		json_decref(st->cmd);
 		st->cmd = list_of(step);
+		st->cmd_own = true;
+		return 0;
+	case DOCKER_HEALTHCHECK:
+		json_decref(st->ready);
+		st->ready = list_of(step);
 		return 0;
 	default:
 		return 0;
@@ -472,7 +477,7 @@ static int apply(struct stage *st, const struct docker_step *step)
 
 static int act(struct stage *st, const struct docker_step *step)
 {
-	int r = ensure_machine(st);
+	int r = build_machine(st);
 
 	if (r < 0)
 		return r;
@@ -486,102 +491,6 @@ static int act(struct stage *st, const struct docker_step *step)
 	return build_copy(st, step);
 }
 
-/* --- the cache -------------------------------------------------------------------------------- */
-
-static void digest_add(struct sha *sha, const char *text)
-{
-	(void)sha_add(sha, text, strlen(text) + 1);
-}
-
-/* All that decides what comes of a step, given what came of those before. */
-static int next_key(struct stage *st, const struct docker_step *step, struct sha *sha)
-{
-	struct build_order *o = st->b->order;
-	autofree char *env = json_dumps(st->env, JSON_COMPACT | JSON_SORT_KEYS);
-	autofree char *args = json_dumps(st->args, JSON_COMPACT | JSON_SORT_KEYS);
-	struct digest d;
-	int r = 0;
-
-	if (!env || !args)
-		return err_set(st->e, ENOMEM, "no_memory", "no memory");
-	digest_add(sha, st->s->key);
-	digest_add(sha, step->text);
-	digest_add(sha, env);
-	digest_add(sha, args);
-	digest_add(sha, st->workdir);
-	digest_add(sha, st->user);
-	if (step->from >= 0)
-		digest_add(sha, st->b->stages[step->from].key);
-	else if (step->op == DOCKER_COPY || step->op == DOCKER_ADD)
-		for (size_t w = 0; r == 0 && w + 1 < step->nwords; w++) {
-			autofree char *source = NULL;
-			bool whole;
-
-			r = build_expand(st, step, step->words[w], &source);
-			if (r == 0)
-				r = build_source(st, step, source);
-			for (size_t i = 0; r == 0 && i < o->nfiles; i++)
-				if (!o->files[i].left_out &&
-				    build_below(source, o->files[i].path, &whole)) {
-					digest_add(sha, o->files[i].path);
-					digest_add(sha, o->files[i].digest);
-				}
-		}
-	if (sha_done(sha, &d) < 0)
-		return err_set(st->e, EIO, "internal", "no digest");
-	if (r == 0)
-		digest_text(&d, st->s->key);
-	return r;
-}
-
-static bool load_step(struct stage *st, const char *key)
-{
-	struct host *h = st->b->order->host;
-	struct engine_image image = ENGINE_IMAGE_EMPTY;
-	char id[SNAPSHOT_ID_MAX + 1];
-
-	snprintf(id, sizeof(id), TEMPLATE_STEP "%.40s", key);
-	if (faccessat(h->store.snapshots, id, F_OK, 0) < 0)
-		return false;
-	if (machine_load(&h->machines, &h->store, id, false, &image, NULL) < 0) {
-		snapshot_delete(&h->store, id, NULL);
-		return false;
-	}
-	utimensat(h->store.snapshots, id, NULL, 0); /* used now */
-	engine_image_fini(&st->s->image);
-	st->s->image = image;
-	return true;
-}
-
-/* The ones not used for longest go. */
-static void trim_steps(struct host *h)
-{
-	for (;;) {
-		int fd = openat(h->store.snapshots, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		autoclosedir DIR *d = fd < 0 ? NULL : fdopendir(fd);
-		char oldest[SNAPSHOT_ID_MAX + 1] = "";
-		struct timespec when = {0};
-		struct dirent *de;
-		struct stat s;
-		size_t n = 0;
-
-		while (d && (de = readdir(d))) {
-			if (strncmp(de->d_name, TEMPLATE_STEP, sizeof(TEMPLATE_STEP) - 1) != 0 ||
-			    fstatat(dirfd(d), de->d_name, &s, 0) < 0)
-				continue;
-			n++;
-			if (!oldest[0] || s.st_mtim.tv_sec < when.tv_sec ||
-			    (s.st_mtim.tv_sec == when.tv_sec && s.st_mtim.tv_nsec < when.tv_nsec)) {
-				snprintf(oldest, sizeof(oldest), "%.64s", de->d_name);
-				when = s.st_mtim;
-			}
-		}
-		if (n <= BUILD_STEPS_KEPT || snapshot_delete(&h->store, oldest, NULL) < 0)
-			break;
-	}
-	snapshot_gc(&h->store, NULL, NULL);
-}
-
 /* --- a stage, a build ------------------------------------------------------------------------- */
 
 static int build_stage(struct stage *st, size_t index, size_t *step_no, size_t steps)
@@ -593,18 +502,22 @@ static int build_stage(struct stage *st, size_t index, size_t *step_no, size_t s
 	AUTO(sha_freep) struct sha *sha = NULL;
 	int r = keys && sha_new(&sha) == 0 ? 0 : err_set(st->e, ENOMEM, "no_memory", "no memory");
 
+	if (r == 0 && st->what->from < 0 && st->s->root != BUILD_ROOT_TEMPLATE)
+		r = build_root_look(st);
 	/* Which steps are known? Only the newest of them counts. */
 	stage_reset(st);
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		r = apply(st, &f->steps[first + i]);
 		if (r == 0)
-			r = next_key(st, &f->steps[first + i], sha);
+			r = build_next_key(st, &f->steps[first + i], sha);
 		if (r == 0)
 			memcpy(keys[i], st->s->key, sizeof(keys[i]));
 	}
 	for (size_t i = n; r == 0 && i-- > 0 && !done;)
-		if (acts(&f->steps[first + i]) && load_step(st, keys[i]))
+		if (acts(&f->steps[first + i]) && build_load_step(st, keys[i]))
 			done = i + 1;
+	if (r == 0 && !done && st->what->from < 0 && st->s->root != BUILD_ROOT_TEMPLATE)
+		r = build_root_make(st);
 	stage_reset(st);
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		struct docker_step *step = &f->steps[first + i];
@@ -618,33 +531,60 @@ static int build_stage(struct stage *st, size_t index, size_t *step_no, size_t s
 		if (r == 0 && i >= done && (acts(step) || step->op == DOCKER_WORKDIR))
 			r = act(st, step);
 		if (r == 0 && i >= done && acts(step))
-			r = seal(st, keys[i]);
+			r = build_seal(st, keys[i]);
 	}
 	if (r == 0 && st->dirty)
-		r = seal(st, NULL);
+		r = build_seal(st, NULL);
 	free(keys);
 	(void)index;
 	return r;
 }
 
-/* What the last stage says of the template. */
-static int describe(struct build *b, const struct stage *st)
+static bool some(const json_t *list)
 {
-	json_t *start = json_object();
-	int r = 0;
+	return json_array_size(list) > 0;
+}
 
-	r |= json_object_set(b->doc, "env", st->env);
-	r |= json_object_set_new(b->doc, "workdir", json_string(st->workdir));
-	if (st->user[0])
-		r |= json_object_set_new(b->doc, "user", json_string(st->user));
-	if (st->entrypoint)
+/* What the stage says of machines that are made from it. */
+static json_t *said_by(const struct stage *st)
+{
+	AUTO(json_decrefp) json_t *start = json_object();
+	json_t *said = json_object();
+	int r = said ? 0 : -1;
+
+	r |= json_object_set(said, "env", st->env);
+	r |= json_object_set_new(said, "workdir", json_string(st->workdir));
+	r |= json_object_set_new(said, "user", json_string(st->user));
+	if (some(st->entrypoint))
 		r |= json_object_set(start, "entrypoint", st->entrypoint);
-	if (st->cmd)
+	if (some(st->cmd))
 		r |= json_object_set(start, "cmd", st->cmd);
-	if (json_object_size(start))
-		r |= json_object_set(b->doc, "start", start);
-	json_decref(start);
-	r |= json_object_set_new(b->doc, "description", json_string("built from a Dockerfile"));
+	if (some(st->ready))
+		r |= json_object_set(start, "ready", st->ready);
+	r |= json_object_set(said, "start", start);
+	if (r) {
+		json_decref(said);
+		return NULL;
+	}
+	return said;
+}
+
+/* What the last stage says becomes part of the template's description. */
+static int describe(struct build *b, const struct build_stage *last)
+{
+	const json_t *start = json_object_get(last->said, "start");
+	int r = json_object_update(b->doc, last->said);
+
+	if (!some(json_object_get(start, "entrypoint")) && !some(json_object_get(start, "cmd")))
+		json_object_del(b->doc, "start");
+	if (!*json_string_value(json_object_get(b->doc, "user")))
+		json_object_del(b->doc, "user");
+	if (b->order->made_up && last->root == BUILD_ROOT_ARCHIVE &&
+	    json_object_get(last->doc, "refs"))
+		r |= json_object_set(b->doc, "refs", json_object_get(last->doc, "refs"));
+	r |= json_object_set_new(
+	    b->doc, "description",
+	    json_string(b->order->made_up ? "imported from an image" : "built from a Dockerfile"));
 	return r ? err_set(&b->err, ENOMEM, "no_memory", "no memory") : 0;
 }
 
@@ -696,7 +636,7 @@ static int reboot(struct build *b, struct engine_image *image)
 	image->memory = (struct set){.pages = image->memory_size / MAP_PAGE};
 	closep(&image->state);
 	image->state = -1;
-	r = build_start(b, image, false, machine, &g, &b->err);
+	r = build_start(b, image, false, NULL, machine, &g, &b->err);
 	if (r < 0)
 		return r;
 	guest_free(g);
@@ -764,8 +704,8 @@ void build_work(struct build *b)
 
 			b->r = sha_new(&sha);
 			if (b->r == 0) {
-				digest_add(sha, b->info.tenant);
-				digest_add(sha, st.s->key);
+				build_digest_add(sha, b->info.tenant);
+				build_digest_add(sha, st.s->key);
 				b->r = sha_done(sha, &d);
 				digest_text(&d, st.s->key);
 			}
@@ -774,11 +714,13 @@ void build_work(struct build *b)
 		}
 		if (b->r == 0)
 			b->r = build_stage(&st, i, &step, steps);
+		if (b->r == 0 && !(st.s->said = said_by(&st)))
+			b->r = err_set(&b->err, ENOMEM, "no_memory", "no memory");
 		if (b->r == 0 && i + 1 == f->nstages)
-			b->r = describe(b, &st);
+			b->r = describe(b, st.s);
 		stage_fini(&st);
 	}
-	trim_steps(b->order->host);
+	build_trim_steps(b->order->host);
 	if (b->r < 0)
 		return;
 	b->status = BUILD_BAKING;

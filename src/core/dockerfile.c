@@ -40,7 +40,7 @@ static int flags(struct reader *r, struct docker_step *s, const char *instructio
 	bool copies = s->op == DOCKER_COPY || s->op == DOCKER_ADD;
 	const char *p = docker_skip(*rest);
 
-	while (!strncmp(p, "--", 2) && s->op != DOCKER_NOTED) {
+	while (!strncmp(p, "--", 2) && s->op != DOCKER_NOTED && s->op != DOCKER_HEALTHCHECK) {
 		ssize_t n = docker_word_len(p, r->d->escape);
 		char *word = n > 0 ? docker_keep_text(r->d, p + 2, (size_t)n - 2) : NULL, *value;
 
@@ -142,6 +142,24 @@ static int run_words(struct reader *r, struct docker_step *s, const char *rest)
 	return j;
 }
 
+/* HEALTHCHECK [OPTIONS] CMD command, or NONE. How often and how long is our business. */
+static int check_words(struct reader *r, struct docker_step *s, const char *rest)
+{
+	int k;
+
+	while (!strncmp(rest, "--", 2))
+		rest = docker_skip(rest + strcspn(rest, " \t"));
+	if (!strcasecmp(rest, "NONE"))
+		return 0;
+	if (strncasecmp(rest, "CMD", 3) != 0 || !isspace((unsigned char)rest[3]))
+		return docker_bad(r, "HEALTHCHECK takes CMD and a command, or NONE");
+	rest = docker_skip(rest + 3);
+	k = docker_json_words(r, s, rest);
+	if (k == 0 && *rest)
+		k = docker_add_word(r, s, rest, strlen(rest));
+	return k < 0 ? k : s->nwords ? 0 : docker_bad(r, "HEALTHCHECK CMD needs a command");
+}
+
 static int words_of(struct reader *r, struct docker_step *s, const char *instruction,
                     const char *rest)
 {
@@ -159,6 +177,8 @@ static int words_of(struct reader *r, struct docker_step *s, const char *instruc
 		if (k == 0 && *rest)
 			k = docker_add_word(r, s, rest, strlen(rest));
 		return k < 0 ? k : 0;
+	case DOCKER_HEALTHCHECK:
+		return check_words(r, s, rest);
 	case DOCKER_SHELL:
 		k = docker_json_words(r, s, rest);
 		if (k == 0 || (k > 0 && s->nwords == 0))
@@ -243,7 +263,7 @@ static const struct {
     {"CMD", DOCKER_CMD},          {"ENTRYPOINT", DOCKER_ENTRYPOINT},
     {"LABEL", DOCKER_NOTED},      {"EXPOSE", DOCKER_NOTED},
     {"VOLUME", DOCKER_NOTED},     {"MAINTAINER", DOCKER_NOTED},
-    {"ONBUILD", DOCKER_NOTED},    {"HEALTHCHECK", DOCKER_NOTED},
+    {"ONBUILD", DOCKER_NOTED},    {"HEALTHCHECK", DOCKER_HEALTHCHECK},
     {"STOPSIGNAL", DOCKER_NOTED},
 };
 

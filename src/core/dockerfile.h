@@ -21,17 +21,18 @@ enum {
 };
 
 enum docker_op {
-	DOCKER_RUN,        /* words: argv; or, in shell form, the one command */
-	DOCKER_COPY,       /* words: sources, and where to. "<<NAME": the next heredoc */
-	DOCKER_ADD,        /* the same */
-	DOCKER_ENV,        /* words: name, value, name, value ... */
-	DOCKER_ARG,        /* words: name, default or NULL, ... */
-	DOCKER_WORKDIR,    /* words: one */
-	DOCKER_USER,       /* words: one */
-	DOCKER_SHELL,      /* words: argv */
-	DOCKER_ENTRYPOINT, /* as RUN; no words: none */
-	DOCKER_CMD,        /* as RUN; no words: none */
-	DOCKER_NOTED,      /* LABEL, EXPOSE and others that mean nothing to us */
+	DOCKER_RUN,         /* words: argv; or, in shell form, the one command */
+	DOCKER_COPY,        /* words: sources, and where to. "<<NAME": the next heredoc */
+	DOCKER_ADD,         /* the same */
+	DOCKER_ENV,         /* words: name, value, name, value ... */
+	DOCKER_ARG,         /* words: name, default or NULL, ... */
+	DOCKER_WORKDIR,     /* words: one */
+	DOCKER_USER,        /* words: one */
+	DOCKER_SHELL,       /* words: argv */
+	DOCKER_ENTRYPOINT,  /* as RUN; no words: none */
+	DOCKER_CMD,         /* as RUN; no words: none */
+	DOCKER_HEALTHCHECK, /* as RUN; no words: none */
+	DOCKER_NOTED,       /* LABEL, EXPOSE and others that mean nothing to us */
 };
 
 struct docker_heredoc {

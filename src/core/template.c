@@ -15,6 +15,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "core/build.h"
+#include "core/oci.h"
 #include "core/template_internal.h"
 
 enum {
@@ -211,6 +212,24 @@ static struct template *look(struct templates *ts, const char *tenant, const cha
 	return NULL;
 }
 
+struct template *template_of_ref(struct templates *ts, const char *tenant, const char *written)
+{
+	char ref[OCI_REF_MAX + 1];
+	const json_t *v;
+	size_t i;
+
+	if (!oci_ref(written, ref))
+		return NULL;
+	for (struct template *t = ts->list; t; t = t->next)
+		json_array_foreach(json_object_get(t->doc, "refs"), i, v)
+		{
+			if (seen_by(t, tenant) && json_is_string(v) &&
+			    !strcmp(json_string_value(v), ref))
+				return t;
+		}
+	return NULL;
+}
+
 struct template *template_find(struct templates *ts, const char *tenant, const char *name,
                                struct err *e)
 {
@@ -376,7 +395,7 @@ json_t *template_heir(const struct template *from, const char *tenant, const cha
 {
 	/* "warm" and "ready" stay: what is built on it boots again. */
 	static const char *const left[] = {"aliases", "image",      "upper",    "label",
-	                                   "tools",   "size_bytes", "category", "start"};
+	                                   "tools",   "size_bytes", "category", "refs"};
 	json_t *doc = from ? json_deep_copy(from->doc) : json_object();
 	int r = doc ? 0 : -1;
 
@@ -384,11 +403,30 @@ json_t *template_heir(const struct template *from, const char *tenant, const cha
 		return NULL;
 	for (size_t i = 0; i < ARRAY_LEN(left); i++)
 		json_object_del(doc, left[i]);
+	if (from && !from->tenant[0])
+		r |= json_object_set_new(doc, "root", json_string(from->name));
 	r |= json_object_set_new(doc, "name", json_string(name));
 	r |= json_object_set_new(doc, "owner_workspace", json_string(tenant));
 	r |= json_object_set_new(doc, "snapshot", json_string(snapshot));
 	r |= json_object_set_new(doc, "generation", json_integer((json_int_t)generation));
 	r |= json_object_set_new(doc, "base", json_string(from ? from->name : ""));
+	if (r) {
+		json_decref(doc);
+		return NULL;
+	}
+	return doc;
+}
+
+json_t *template_fresh(const struct template *below, const char *tenant, const char *name,
+                       const char *snapshot, unsigned memory_mb)
+{
+	json_t *doc = template_heir(NULL, tenant, name, snapshot, 2);
+	int r = doc ? 0 : -1;
+
+	r |= json_object_set_new(doc, "root", json_string(below->name));
+	r |= json_object_set_new(doc, "cpu", json_integer(below->cpu));
+	r |= json_object_set_new(doc, "memory_mb", json_integer(memory_mb));
+	r |= json_object_set_new(doc, "disk_gb", json_integer(below->disk_gb));
 	if (r) {
 		json_decref(doc);
 		return NULL;

@@ -53,6 +53,9 @@ struct template *template_find(struct templates *ts, const char *tenant, const c
                                struct err *e);
 struct template *template_next(struct templates *ts, const char *tenant, struct template *after);
 
+/* One that was made from an image of this name (core/oci.h); NULL: none. */
+struct template *template_of_ref(struct templates *ts, const char *tenant, const char *written);
+
 /* Bakes it if that has not been done, then done() on the loop. */
 void template_ready(struct templates *ts, struct template *t,
                     void (*done)(void *arg, const struct err *e, struct template *t), void *arg);
@@ -76,6 +79,10 @@ void template_new_bake(char ret[SNAPSHOT_ID_MAX + 1]);
  */
 json_t *template_heir(const struct template *from, const char *tenant, const char *name,
                       const char *snapshot, uint64_t generation);
+/* The same for one that is made from nothing but has this one's root image below all of it, and so
+ * its agent. */
+json_t *template_fresh(const struct template *below, const char *tenant, const char *name,
+                       const char *snapshot, unsigned memory_mb);
 /*
  * Puts a description into the directory, in one step and synced. Blocks: for the pool. Without
  * replace, exists when there is one by now.
@@ -96,7 +103,8 @@ void template_save(struct host *h, struct sandbox *sb, const char *name, bool re
 
 /* ---- for core/build.c ---- */
 
-/* Runs what a description asks for before it is frozen: "warm" and "ready". Blocks. */
+/* Runs what a description (may be NULL) asks for before it is frozen: "warm" and "ready". Blocks.
+ */
 int template_warm(struct host *h, const char *machine, const json_t *doc, struct err *e);
 
 struct builds;

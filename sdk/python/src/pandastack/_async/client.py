@@ -204,9 +204,10 @@ class AsyncTemplates:
         memory_mb: Optional[int] = None,
         replace: bool = False,
     ) -> TemplateBuild:
-        """Starts a build from exactly one of: a root file system archive, an image reference, the text of
-        a Dockerfile (with context: path in the image's context to local file; build_args: values for its ARGs)."""
-        if sum(x is not None for x in (rootfs, image_ref, dockerfile)) != 1:
+        """Starts a build from exactly one of: an archive (of an image, or of a root file system), the name of an image
+        that was imported before, the text of a Dockerfile (with context: path in the image's context to local file;
+        build_args: values for its ARGs). With rootfs, image_ref says which of several images in the archive."""
+        if (rootfs is None and image_ref is None) == (dockerfile is None):
             raise ValueError("give exactly one of rootfs=, image_ref= and dockerfile=")
         fields: Dict[str, str] = {"name": name, "size_mb": str(size_mb)}
         if cpu is not None:
@@ -235,6 +236,11 @@ class AsyncTemplates:
             timeout=None if self._client.timeout is None else max(self._client.timeout, 600.0),
         )
         return TemplateBuild.from_json(r.json())
+
+    async def import_image(self, name: str, archive: LocalPath, *, image: Optional[str] = None, **options: Any) -> TemplateBuild:
+        """Starts to make a template from an archive: of `docker save`, an OCI layout, or a root file system; image: which
+        of several in it. options: as of build()."""
+        return await self.build(name, rootfs=archive, image_ref=image, **options)
 
     async def builds(self) -> List[TemplateBuild]:
         data = await self._client.request("GET", "/templates/builds")

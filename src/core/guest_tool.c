@@ -1,0 +1,118 @@
+/*
+ * panda-tool - pandad's hands in a machine whose root may have no programs at all
+ *
+ *   panda-tool at DIRECTORY COMMAND...   runs a command of the image that the machine booted from,
+ * in this directory of the machine's root panda-tool chown USER[:GROUP]        gives away what
+ * stdin names (paths, each with a NUL), and all that is in it; names are those of the machine's
+ * root
+ *
+ * A program of guests, as panda-init is: static. core/build_copy.c puts it there.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <grp.h>
+#include <limits.h>
+#include <pwd.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+static uid_t uid = (uid_t)-1;
+static gid_t gid = (gid_t)-1;
+
+static int die(const char *what, const char *of)
+{
+	fprintf(stderr, "%s %s: %s\n", what, of, strerror(errno));
+	return 1;
+}
+
+/* The mount is in a place of our own, and gone with us. Nothing of the image's root is needed but
+ * an empty directory for it: /sys is in every machine. */
+static int run_at(char **argv)
+{
+	if (chdir(argv[0]) < 0)
+		return die("cannot go to", argv[0]);
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+	    mount("/dev/pblk0", "/sys", "erofs", MS_RDONLY, NULL) < 0 || chroot("/sys") < 0)
+		return die("cannot use", "the root image");
+	execvp(argv[1], argv + 1);
+	return die("cannot run", argv[1]);
+}
+
+static int give(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st;
+	(void)type;
+	(void)at;
+	return lchown(path, uid, gid) < 0 ? die("cannot give away", path) : 0;
+}
+
+/* A number, or what the function says of the name. */
+static int number(const char *text, unsigned *ret)
+{
+	char *end;
+	unsigned long v = strtoul(text, &end, 10);
+
+	if (!*text || *end || v >= UINT_MAX)
+		return -1;
+	*ret = (unsigned)v;
+	return 0;
+}
+
+static int find_owner(char *owner)
+{
+	char *group = strchr(owner, ':');
+	const struct passwd *pw;
+	const struct group *gr;
+
+	if (group)
+		*group++ = 0;
+	if (number(owner, &uid) < 0) {
+		pw = getpwnam(owner);
+		if (!pw) {
+			fprintf(stderr, "there is no user '%s' in the image\n", owner);
+			return -1;
+		}
+		uid = pw->pw_uid;
+		gid = pw->pw_gid;
+	} else {
+		gid = uid;
+	}
+	if (group && number(group, &gid) < 0) {
+		gr = getgrnam(group);
+		if (!gr) {
+			fprintf(stderr, "there is no group '%s' in the image\n", group);
+			return -1;
+		}
+		gid = gr->gr_gid;
+	}
+	return 0;
+}
+
+static int give_all(char *owner)
+{
+	char *path = NULL;
+	size_t cap = 0;
+
+	if (find_owner(owner) < 0)
+		return 1;
+	while (getdelim(&path, &cap, 0, stdin) > 0)
+		if (nftw(path, give, 16, FTW_PHYS) != 0)
+			return 1;
+	free(path);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 3 && !strcmp(argv[1], "at"))
+		return run_at(argv + 2);
+	if (argc == 3 && !strcmp(argv[1], "chown"))
+		return give_all(argv[2]);
+	fprintf(stderr, "usage: panda-tool at DIRECTORY COMMAND... | chown OWNER\n");
+	return 2;
+}
