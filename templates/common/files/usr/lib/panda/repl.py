@@ -5,7 +5,8 @@ Reads requests from stdin, each `<n>\\n` and n bytes of JSON:
   {"id": any, "code": str, "timeout_ms"?: int, "bake"?: true}
 Writes answers to stdout, one JSON object a line, all with the request's id:
   {"type": "stdout" | "stderr", "text": str}            while the cell runs; what subprocesses print, too
-  {"type": "result", "data": {mime: str}, "main": bool}  main: the value of the last expression; else display(), figures
+  {"type": "result", "data": {mime: str}, "main": bool}  main: the value of the last expression; else display(), figures.
+                                                         Of a matplotlib figure the data are in it, too (chart.py)
   {"type": "error", "name", "value", "traceback": [str]}
   {"type": "done", "exit": int}                          always, and last. 0; 1 after an error; 124 after the timeout;
                                                          else what SystemExit said
@@ -24,6 +25,7 @@ import codecs
 import contextlib
 import fcntl
 import gc
+import importlib
 import importlib.util
 import io
 import json
@@ -44,13 +46,26 @@ TEXT_MAX = 1 << 20        # characters of a text/plain result; more is cut, with
 DATA_MAX = 16 << 20       # characters of any other form of a result; larger ones are left out
 FLUSH_S = 0.05            # unfinished lines are shown after this time
 HARDER_S = 1.0            # after a timeout: subprocesses are interrupted, too
+SORT_SIZE = 100 << 10     # for this much the allocator looks through all that is free
 TIMED_OUT = 124           # as timeout(1) says
 OURS = __file__, ast.__file__
+CHART = "application/vnd.pandastack.chart.v1+json"
+PLAIN = int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None)  # these have no other forms
 FORMS = {  # method of an object -> the form it gives
     "_repr_html_": "text/html", "_repr_markdown_": "text/markdown", "_repr_svg_": "image/svg+xml",
     "_repr_png_": "image/png", "_repr_jpeg_": "image/jpeg", "_repr_latex_": "text/latex",
     "_repr_json_": "application/json", "_repr_javascript_": "application/javascript",
 }
+
+
+def sibling(name):
+    """A module beside us; the user's modules never are."""
+    name, path = f"panda_{name}", os.path.join(os.path.dirname(__file__), f"{name}.py")
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 def clean(text):
@@ -137,9 +152,11 @@ class Kernel:
         self.count = 0
         self.active = False  # between a request and its last answer
         self.running = self.shielded = self.pending = False
+        self.began = 0
         self.deadline = self.stopped_at = None
         self.loop = None
         self.streams = {}
+        self.libc = None  # once somebody has loaded ctypes
         self.who = self.machine()
         self.pid = os.getpid()
         self.flush_wanted = threading.Event()
@@ -196,8 +213,9 @@ class Kernel:
         """What the output thread does every now and then while a cell runs."""
         if not self.active:
             return None
-        self.flush_wanted.set()
         now = time.monotonic()
+        if now - self.began >= FLUSH_S:  # most cells are over by then
+            self.flush_wanted.set()
         if self.stopped_at is None and self.deadline is not None and now >= self.deadline:
             self.stopped_at = now
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
@@ -227,8 +245,8 @@ class Kernel:
         with contextlib.suppress(Exception):
             if "random" in mods:
                 mods["random"].seed()
-            if "numpy.random" in mods:
-                mods["numpy.random"].seed()
+            if "numpy.random" in mods:  # a number: what seed() itself would do reaches all over numpy
+                mods["numpy.random"].seed(int.from_bytes(os.urandom(4), "big"))
             if "torch" in mods:
                 mods["torch"].seed()
             if "ssl" in mods:
@@ -243,11 +261,19 @@ class Kernel:
         data = {}
         kind = type(value)
         figure = sys.modules.get("matplotlib.figure")
-        if figure is not None and isinstance(value, figure.Figure):
+        maker = str(kind.__module__).partition(".")[0]
+        if kind in PLAIN:
+            pass
+        elif figure is not None and isinstance(value, figure.Figure):
             data["image/png"] = self.png(value)
+            with contextlib.suppress(Exception):  # what is no chart is a picture all the same
+                chart = sibling("chart").chart(value)
+                data.update({CHART: json.dumps(chart)} if chart else {})
             sys.modules["matplotlib.pyplot"].close(value) if "matplotlib.pyplot" in sys.modules else None
-        elif kind.__module__.split(".")[0] == "plotly" and hasattr(value, "to_plotly_json"):
+        elif maker == "plotly" and hasattr(value, "to_plotly_json"):
             data["application/vnd.plotly.v1+json"] = value.to_json()
+        elif maker == "bokeh" and hasattr(value, "document"):
+            data["application/vnd.bokeh.v1+json"] = json.dumps(importlib.import_module("bokeh.embed").json_item(value))
         else:
             data.update(self.asked(value))
         if "text/plain" not in data:
@@ -403,9 +429,25 @@ class Kernel:
         for stream in sys.stdout, sys.stderr, *self.streams.values():
             with contextlib.suppress(Exception):
                 stream.flush()
-        if "ctypes" in sys.modules:  # libraries print through C's own buffers
+        if self.libc is None and "ctypes" in sys.modules:
+            self.libc = sys.modules["ctypes"].CDLL(None)
+        if self.libc is not None:  # libraries print through C's own buffers
             with contextlib.suppress(Exception):
-                sys.modules["ctypes"].CDLL(None).fflush(None)
+                self.libc.fflush(None)
+
+    def settle(self):
+        """Before a snapshot. Every page that a clone writes it has to copy, so what would be written all over memory
+        at some later time is done now: C's allocator merges and sorts what was freed when it is next asked for much.
+        """
+        self.who = None
+        self.reseed()  # OpenSSL, for one, sets itself up when first asked
+        gc.collect()
+        with contextlib.suppress(Exception):
+            import ctypes
+            ctypes.CDLL(None).malloc_trim(0)
+            bytearray(SORT_SIZE)
+        self.flush()
+        gc.freeze()
 
     # --- requests
 
@@ -414,7 +456,7 @@ class Kernel:
         size = self.source.readline(16)
         if not size:
             return None
-        if not re.fullmatch(rb"[0-9]{1,12}\n", size) or int(size) > REQUEST_MAX:
+        if not size[:-1].isdigit() or size[-1:] != b"\n" or int(size) > REQUEST_MAX:
             raise ValueError(f"a request starts with its size in bytes, at most {REQUEST_MAX}, not {size!r}")
         data = self.source.read(int(size))
         if len(data) < int(size):
@@ -433,7 +475,8 @@ class Kernel:
                 return
             self.timeout_ms = request.get("timeout_ms")
             self.stopped_at = None
-            self.deadline = time.monotonic() + self.timeout_ms / 1000 if self.timeout_ms else None
+            self.began = time.monotonic()
+            self.deadline = self.began + self.timeout_ms / 1000 if self.timeout_ms else None
             self.active = True
             self.output.begin(request.get("id"))
             exit = 1
@@ -455,8 +498,7 @@ class Kernel:
             self.flush()
             self.output.drain(True)
             if request.get("bake"):
-                gc.collect()
-                gc.freeze()
+                self.settle()
             self.output.send("done", exit=exit)
             self.output.id = None
 
@@ -528,7 +570,10 @@ def main():
 
     hooks = {
         "matplotlib": lambda m: m.use("agg"),
+        "matplotlib.axes": lambda m: sibling("chart").watch(m),
         "matplotlib.pyplot": lambda m: setattr(m, "show", show),
+        "bokeh.io": lambda m: setattr(m, "show", lambda model, *_, **__: kernel.display(model)),
+        "bokeh.plotting": lambda m: setattr(m, "show", lambda model, *_, **__: kernel.display(model)),
         "plotly.io": lambda m: setattr(m, "show", lambda fig, *_, **__: kernel.display(fig)),
         "IPython.core.display_functions": lambda m: setattr(m, "display", kernel.display),
     }
