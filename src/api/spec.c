@@ -291,7 +291,7 @@ bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e)
 {
 	struct sandbox_spec s = {.ttl_s = -1, .idle_s = -1, .auto_hibernate_s = -1};
 	const json_t *persistent = field(body, "persistent");
-	int64_t ignored = 0;
+	int64_t n = 0;
 	int r;
 
 	snprintf(s.template, sizeof(s.template), "base");
@@ -311,9 +311,11 @@ bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e)
 		r = -e->code;
 	/* The template decides its size; old clients send one all the same. */
 	for (const char *const *k = (const char *const[]){"cpu", "memory_mb", "disk_gb", NULL};
-	     *k && r == 0; k++)
-		r = seconds(body, *k, 0, &ignored, NULL) < 0 ? bad(e, *k, "must be a whole number")
-		                                             : 0;
+	     *k && r == 0; k++) {
+		n = 0;
+		r = seconds(body, *k, 0, &n, NULL) < 0 ? bad(e, *k, "must be a whole number") : 0;
+	}
+	s.disk_gb = (unsigned)n; /* the last one: a disk may be made smaller */
 	if (r == 0)
 		r = metadata_parse(body, &s.metadata, e);
 	if (r == 0)

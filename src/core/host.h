@@ -118,6 +118,7 @@ struct host_snapshot {
 	char name[SNAPSHOT_NAME_MAX + 1], template[TEMPLATE_NAME_MAX + 1];
 	uint64_t created_ms, size_bytes;
 	uint64_t generation; /* of the machine it was taken from */
+	unsigned disk_gb;    /* what that may write; 0: not known */
 };
 
 void host_snapshot(struct host *h, struct sandbox *sb, const char *name, const struct quota *quota,

@@ -98,7 +98,9 @@ struct start_job {
 	uint64_t generation;
 	char load[SNAPSHOT_ID_MAX + 1]; /* load this snapshot into image first; "": it is there */
 	struct engine_volume volumes[ENGINE_VOLUMES_MAX]; /* owned */
-	int net_fd; /* borrowed from the slot of the sandbox; 0 or -1: none */
+	int net_fd;       /* borrowed from the slot of the sandbox; 0 or -1: none */
+	unsigned disk_gb; /* it may write that much; 0: as its memory says. Made smaller when the
+	                     disk is */
 	/* result */
 	struct guest *guest; /* owned, until link_take() */
 	pid_t pid;

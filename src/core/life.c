@@ -14,6 +14,7 @@
 #include "core/life_internal.h"
 
 enum {
+	LIMIT_MS = 10000, /* to say how large the disk of a new machine is */
 	SETTLE_MS = 2000, /* what a guest gets to write down what its volumes miss */
 };
 
@@ -23,6 +24,47 @@ void start_job_name(struct start_job *j, const struct sandbox *sb)
 {
 	memcpy(j->id, sb->id, sizeof(j->id));
 	memcpy(j->machine, sb->machine, sizeof(j->machine));
+}
+
+/*
+ * The disk is as large as its image, and its file system is mounted already when the machine wakes
+ * up. But ext4 can be told how much to keep back, from root too, and then says so in df: that is
+ * memory of the guest's kernel, so forks and all that was saved have the same limit. A guest that
+ * sets it back meets the size of the disk (see largest_file() of the engine).
+ */
+static int limit_disk(struct start_job *j)
+{
+	autofree char *link = NULL;
+	char device[32], path[96], text[32];
+	const char *name = device + strlen("/dev/");
+	uint64_t size, limit = (uint64_t)j->disk_gb << 30;
+	struct wire_stats st;
+	size_t d = 0;
+	int n, r;
+
+	while (d < j->image.ndisks && j->image.disks[d].read_only)
+		d++;
+	if (d == j->image.ndisks)
+		return 0;
+	size = j->image.disks[d].size;
+	if (limit >= size) {
+		j->disk_gb = (unsigned)((size + (1 << 30) - 1) >> 30);
+		return 0;
+	}
+	snprintf(device, sizeof(device), "/dev/pblk%zu", d);
+	guest_set_deadline(j->guest, LIMIT_MS);
+	if (guest_readlink(j->guest, device, &link, NULL) == 0) /* another name for it */
+		name = strrchr(link, '/') ? strrchr(link, '/') + 1 : link;
+	snprintf(path, sizeof(path), "/sys/fs/ext4/%.40s/reserved_clusters", name);
+	r = guest_stats(j->guest, &st, &j->err);
+	if (r == 0 && st.disk_total > limit && st.disk_total <= size) {
+		n = snprintf(text, sizeof(text), "%llu",
+		             (unsigned long long)((st.disk_total - limit) / MAP_PAGE));
+		r = guest_write_file(j->guest, path, text, (size_t)n, WIRE_WRITE_APPEND, 0,
+		                     &j->err);
+	}
+	guest_set_deadline(j->guest, 0);
+	return r;
 }
 
 void start_job_run(struct start_job *j)
@@ -45,6 +87,11 @@ void start_job_run(struct start_job *j)
 	memcpy(s.volumes, j->volumes, sizeof(s.volumes));
 	j->r = machine_start_guest(&h->machines, &s, j->parent, j->generation, &info, &j->guest,
 	                           &j->err);
+	if (j->r == 0 && j->disk_gb) {
+		j->r = limit_disk(j);
+		if (j->r < 0)
+			machine_remove(&h->machines, j->machine, NULL);
+	}
 	if (j->r == 0) {
 		j->pid = info.pid;
 		j->kind = info.kind;
@@ -155,6 +202,8 @@ static void create_done(void *arg)
 	e = l->r < 0 ? l->err : l->job.err;
 	if (r == 0) {
 		sb->generation = l->job.generation;
+		if (l->job.disk_gb)
+			sb->disk_gb = l->job.disk_gb;
 		r = sandbox_watch(sb, l->job.pid, l->job.kind);
 		if (r < 0)
 			err_set(&e, -r, "machine_gone", "machine %s ended at once", sb->id);
@@ -229,6 +278,8 @@ static void create_begin(struct op *op)
 
 	start_job_name(&l->job, sb);
 	fault_at("create.recorded");
+	if (!sb->spec.from_snapshot[0] || sb->spec.disk_gb)
+		l->job.disk_gb = sb->disk_gb;
 	if (sb->spec.from_snapshot[0]) {
 		snprintf(l->job.load, sizeof(l->job.load), "%s", sb->spec.from_snapshot);
 		l->job.generation = sb->generation + 1;
@@ -262,18 +313,24 @@ static int resolve(struct host *h, struct sandbox *sb, struct err *e)
 			    "the template, or attach the volume to another sandbox");
 		snprintf(sb->spec.template, sizeof(sb->spec.template), "%s", snap.template);
 		sb->generation = snap.generation;
+		sb->disk_gb = snap.disk_gb;
 	}
 	t = template_find(h->templates, sb->tenant, sb->spec.template, e);
 	if (!t) {
 		if (!sb->spec.from_snapshot[0])
 			return -e->code;
 		sb->cpu = 1; /* the template is gone, the snapshot is not */
+		if (sb->spec.disk_gb)
+			sb->disk_gb = sb->spec.disk_gb;
 		return 0;
 	}
 	snprintf(sb->spec.template, sizeof(sb->spec.template), "%s", t->name);
 	sb->cpu = t->cpu;
 	sb->memory_mb = t->memory_mb;
-	sb->disk_gb = t->disk_gb;
+	if (sb->spec.disk_gb)
+		sb->disk_gb = MIN(sb->spec.disk_gb, t->disk_gb);
+	else if (!sb->disk_gb)
+		sb->disk_gb = t->disk_gb;
 	sb->runner = t->runner;
 	return 0;
 }

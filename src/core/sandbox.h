@@ -63,6 +63,7 @@ struct sandbox_spec {
 	int64_t ttl_s;                             /* from creation; -1: none */
 	int64_t idle_s;                            /* -1: the host's default; 0: never */
 	int64_t auto_hibernate_s;                  /* -1: never */
+	unsigned disk_gb;                          /* at most that of the template; 0: that */
 	bool persistent;
 	bool checkpoints;                          /* one before every command: core/rewind.h */
 	json_t *metadata, *env, *egress, *volumes; /* objects, lists; NULL: none */

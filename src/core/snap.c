@@ -25,9 +25,9 @@ struct snap {
 
 json_t *snapshot_doc(const struct host_snapshot *s)
 {
-	return json_pack("{s:s, s:s, s:I, s:I}", "name", s->name, "template", s->template,
+	return json_pack("{s:s, s:s, s:I, s:I, s:i}", "name", s->name, "template", s->template,
 	                 "size_bytes", (json_int_t)s->size_bytes, "generation",
-	                 (json_int_t)s->generation);
+	                 (json_int_t)s->generation, "disk_gb", (int)s->disk_gb);
 }
 
 /* What its files take on disk, uncompressed; some of it may be shared with other snapshots. */
@@ -119,6 +119,7 @@ static void snap_begin(struct op *op)
 	if (r == 0) {
 		memcpy(s->machine, sb->machine, sizeof(s->machine));
 		s->s.generation = sb->generation;
+		s->s.disk_gb = sb->disk_gb;
 		s->s.created_ms = wall_ms();
 		doc = snapshot_doc(&s->s);
 		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
@@ -191,7 +192,8 @@ static bool tell(void *arg, struct db_row *row)
 	struct host_snapshot s = {
 	    .created_ms = (uint64_t)db_int(row, 3),
 	    .size_bytes = (uint64_t)json_integer_value(json_object_get(doc, "size_bytes")),
-	    .generation = (uint64_t)json_integer_value(json_object_get(doc, "generation"))};
+	    .generation = (uint64_t)json_integer_value(json_object_get(doc, "generation")),
+	    .disk_gb = (unsigned)json_integer_value(json_object_get(doc, "disk_gb"))};
 
 	snprintf(s.id, sizeof(s.id), "%s", db_text(row, 0));
 	snprintf(s.tenant, sizeof(s.tenant), "%s", db_text(row, 1));
