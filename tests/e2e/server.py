@@ -71,7 +71,8 @@ class Pandad:
         if bakes and Path(bakes).is_dir():
             subprocess.run(["cp", "-al", str(bakes), str(self.data / "store")], check=True)
         self.config = dict(listen=f"127.0.0.1:{self.port}", data_dir=self.data, run_dir=self.run,
-                           kernel=BUILD / "panda-um", upper_image=BUILD / "upper.img",
+                           engine=os.environ.get("PANDA_ENGINE", "um"), kernel=BUILD / "panda-um", vmm=BUILD / "panda-vmm",
+                           vmlinux=BUILD / "panda-vmlinux", upper_image=BUILD / "upper.img",
                            cgroup_parent=self.group, disk_reserve_mb=64, log_level=3,
                            network="no")  # nothing a test does may leave this machine; tests of the network have one of their own
         self.config.update(config)
