@@ -33,6 +33,9 @@ const struct schema schemas[] = {
              "it ends when nobody asked for anything so long; 0: never; the host's default when "
              "absent"},
             {"auto_hibernate_seconds", "integer", "it hibernates when idle for so long; 0: never"},
+            {"snapshots_keep", "integer",
+             "of its snapshots without a name, the last so many; 0: all"},
+            {"snapshots_max_age_seconds", "integer", "and so long; 0: for ever"},
             {"checkpoints", "string",
              "auto: every command and cell has a checkpoint before it; off when absent"},
             {"metadata", "map", "tags; keys that begin with secret. are never shown"},
@@ -206,6 +209,7 @@ const struct schema schemas[] = {
      FIELDS({"id!", "string", "for from_snapshot"}, {"sandbox_id!", "string", "of which sandbox"},
             {"name!", "string", "for people"}, {"template!", "string", "of the sandbox"},
             {"size_bytes!", "integer", "on disk"}, {"created_at!", "string", "when"},
+            {"expires_at!", "string?", "when it goes by itself; null: never"},
             {"workspace!", "string", "whose"}, {"mem_path!", "string", "empty"},
             {"state_path!", "string", "empty"})},
     {"SnapshotList", "Snapshots, newest first", FIELDS({"snapshots!", "Snapshot[]", "them"})},

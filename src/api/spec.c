@@ -19,6 +19,7 @@ enum {
 	EGRESS_MAX = 256,
 	EGRESS_ENTRY_MAX = 260,
 	MOUNT_PATH_MAX = 1024,
+	SNAPSHOTS_KEEP_MAX = 1000000,
 };
 
 static const json_t *field(const json_t *body, const char *key)
@@ -62,6 +63,21 @@ static int seconds(const json_t *body, const char *key, int64_t zero, int64_t *r
 		               "field '%s' must be a whole number of seconds from 0 to %d", key,
 		               TTL_MAX_S);
 	*ret = n == 0 ? zero : (int64_t)n;
+	return 0;
+}
+
+static int snapshots_keep(const json_t *body, int64_t *ret, struct err *e)
+{
+	const json_t *j = field(body, "snapshots_keep");
+	json_int_t n = json_integer_value(j);
+
+	if (!j)
+		return 0;
+	if (!json_is_integer(j) || n < 0 || n > SNAPSHOTS_KEEP_MAX)
+		return err_set(e, EINVAL, "bad_request",
+		               "field 'snapshots_keep' must be a number from 0 (all) to %d",
+		               SNAPSHOTS_KEEP_MAX);
+	*ret = n;
 	return 0;
 }
 
@@ -289,7 +305,11 @@ static int parse_name(const json_t *body, struct sandbox_spec *s, struct err *e)
 
 bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e)
 {
-	struct sandbox_spec s = {.ttl_s = -1, .idle_s = -1, .auto_hibernate_s = -1};
+	struct sandbox_spec s = {.ttl_s = -1,
+	                         .idle_s = -1,
+	                         .auto_hibernate_s = -1,
+	                         .snapshots_keep = -1,
+	                         .snapshots_max_age_s = -1};
 	const json_t *persistent = field(body, "persistent");
 	int64_t n = 0;
 	int r;
@@ -304,6 +324,10 @@ bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e)
 		r = seconds(body, "idle_seconds", 0, &s.idle_s, e);
 	if (r == 0)
 		r = seconds(body, "auto_hibernate_seconds", -1, &s.auto_hibernate_s, e);
+	if (r == 0)
+		r = seconds(body, "snapshots_max_age_seconds", 0, &s.snapshots_max_age_s, e);
+	if (r == 0)
+		r = snapshots_keep(body, &s.snapshots_keep, e);
 	if (r == 0 && persistent && !json_is_boolean(persistent))
 		r = bad(e, "persistent", "must be true or false");
 	s.persistent = json_is_true(persistent);

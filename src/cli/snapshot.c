@@ -83,6 +83,21 @@ static int ls(struct cli *c)
 	return CLI_OK;
 }
 
+static int get(struct cli *c)
+{
+	autojson json_t *snap = NULL;
+	char id[CLI_ID];
+
+	if (cli_args(c, 1, 1) || cli_snapshot_id(c, c->argv[0], id) ||
+	    cli_call(c, "GET", panda_path("/v1/snapshots/%s", id), NULL, &snap))
+		return CLI_PANDA;
+	if (c->json)
+		cli_json(snap);
+	else
+		cli_fields(snap);
+	return CLI_OK;
+}
+
 static int rm(struct cli *c)
 {
 	char id[CLI_ID];
@@ -238,6 +253,7 @@ static int tree(struct cli *c)
 static const struct cli_verb verbs[] = {
     {"create", "ID", "save a sandbox, which goes on; prints the id", create, WORD_SANDBOX},
     {"ls", "", "list snapshots", ls, WORD_NONE},
+    {"get", "SNAPSHOT", "show everything about one", get, WORD_SNAPSHOT},
     {"rm", "SNAPSHOT...", "remove snapshots", rm, WORD_SNAPSHOT},
     {"tree", "", "draw which sandboxes came from which snapshots", tree, WORD_NONE},
     {"export", "SNAPSHOT [FILE]", "write all of it to one file, or to stdout", export_to,
@@ -249,7 +265,7 @@ static const struct cli_verb verbs[] = {
 const struct cli_command command_snapshot = {
     .name = "snapshot",
     .args = "[OPTION]... [ARG]...",
-    .what = "save moments of a sandbox: create, ls, rm, tree, export, import",
+    .what = "save moments of a sandbox: create, ls, get, rm, tree, export, import",
     .about =
 	"Saves memory and disks of a sandbox. Any number of sandboxes can be started from that.",
     .opts = opts,

@@ -1,5 +1,6 @@
 /*
- * panda checkpoints, rewind, diff, race - going back, comparing, trying several ways at once
+ * panda checkpoints, rewind, diff, merge, race, promote - going back, comparing, trying several
+ * ways at once
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -174,6 +175,64 @@ const struct cli_command command_diff = {
     .run = diff_run,
 };
 
+/* ---- merge ---- */
+
+static const struct cli_opt merge_opts[] = {
+    {KEY_THEIRS, "theirs", NULL, "take the child's version of what both have written", WORD_NONE},
+    {KEY_DRY_RUN, "dry-run", NULL, "only say what would be done", WORD_NONE},
+    {0},
+};
+
+static void print_paths(const json_t *reply, const char *key, char sign)
+{
+	json_t *path;
+	size_t i;
+
+	json_array_foreach(json_object_get(reply, key), i, path)
+	    printf("%c %s\n", sign, json_string_value(path));
+}
+
+static int merge_run(struct cli *c)
+{
+	autojson json_t *reply = NULL;
+	char id[CLI_ID], child[CLI_ID];
+	bool dry = cli_has(c, KEY_DRY_RUN);
+
+	if (cli_args(c, 2, 2) || cli_first_id(c, id) || cli_id(c, c->argv[0], child) ||
+	    cli_call(c, "POST", panda_path("/v1/sandboxes/%s/merge", id),
+	             json_pack("{s:s, s:s, s:b}", "child", child, "conflicts",
+	                       cli_has(c, KEY_THEIRS) ? "theirs" : "stop", "dry_run", dry),
+	             &reply))
+		return CLI_PANDA;
+	if (c->json) {
+		cli_json(reply);
+	} else {
+		print_paths(reply, "removed", '-');
+		print_paths(reply, "changed", '~');
+		print_paths(reply, "added", '+');
+		print_paths(reply, "conflicts", '!');
+	}
+	if (dry || json_is_true(json_object_get(reply, "applied")))
+		return CLI_OK;
+	if (!c->json)
+		fprintf(stderr, "panda: both have written what is marked '!', so nothing was done: "
+		                "--theirs takes the child's\n");
+	return 1;
+}
+
+const struct cli_command command_merge = {
+    .name = "merge",
+    .args = "ID CHILD",
+    .what = "bring what a fork has done to its files into its parent",
+    .about =
+	"Files that both have written since the fork are conflicts: then nothing is done and the\n"
+	"exit code is 1, unless --theirs.",
+    .opts = merge_opts,
+    .word = WORD_SANDBOX,
+    .examples = "  panda merge --dry-run 3f2a 77bc\n  panda merge 3f2a 77bc\n",
+    .run = merge_run,
+};
+
 /* ---- race ---- */
 
 static const struct cli_opt race_opts[] = {
@@ -226,4 +285,41 @@ const struct cli_command command_race = {
     .examples = "  panda race 3f2a 'make test' 'git checkout old && make test'\n"
 		"  panda race --accept 'stdout contains \"ok\"' 3f2a ./a.sh ./b.sh\n",
     .run = race_run,
+};
+
+/* ---- promote ---- */
+
+static const struct cli_opt promote_opts[] = {
+    {KEY_KILL_OTHERS, "kill-others", NULL, "kill the other children of the same fork", WORD_NONE},
+    {0},
+};
+
+static int promote_run(struct cli *c)
+{
+	autojson json_t *reply = NULL;
+	char id[CLI_ID];
+	json_t *gone;
+	size_t i;
+
+	if (cli_args(c, 1, 1) || cli_first_id(c, id) ||
+	    cli_call(c, "POST", panda_path("/v1/sandboxes/%s/promote", id),
+	             json_pack("{s:b}", "cleanup_siblings", cli_has(c, KEY_KILL_OTHERS)), &reply))
+		return CLI_PANDA;
+	if (c->json)
+		cli_json(reply);
+	else
+		json_array_foreach(json_object_get(reply, "deleted"), i, gone)
+		    printf("%s\n", json_string_value(gone));
+	return json_object_size(json_object_get(reply, "failures")) ? 1 : CLI_OK;
+}
+
+const struct cli_command command_promote = {
+    .name = "promote",
+    .args = "ID",
+    .what = "choose this one of the children of a fork",
+    .about = "Prints the ids of those that were killed for it.",
+    .opts = promote_opts,
+    .word = WORD_SANDBOX,
+    .examples = "  panda promote 77bc\n  panda promote --kill-others 77bc\n",
+    .run = promote_run,
 };

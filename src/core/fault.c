@@ -16,6 +16,8 @@ const char *const fault_names[] = {
     "snapshot.recorded",
     "snapshot.sealed",
     "snapshot.saved",
+    "forget.recorded",
+    "forget.deleted",
     "hibernate.recorded",
     "hibernate.paused",
     "hibernate.sealed",

@@ -579,6 +579,7 @@ static void on_sweep(void *arg)
 	struct host *h = arg;
 
 	host_fill_spare(h);
+	retain_sweep(h);
 	if (pool_submit(h->pool, checkpoint_work, checkpoint_done, h) < 0)
 		checkpoint_done(h);
 }
@@ -661,6 +662,7 @@ int host_open(struct loop *l, struct engine *engine, const struct host_config *c
 		host_close(h);
 		return r;
 	}
+	h->expires_ms = 1; /* the first sweep looks */
 	h->sweep = (struct loop_timer){.fn = on_sweep, .arg = h};
 	loop_timer_set(l, &h->sweep, mono_ms());
 	*ret = h;

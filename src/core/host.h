@@ -23,15 +23,17 @@ struct templates;
 
 struct host_config {
 	const char *run_dir, *data_dir;
-	const char *upper_image;    /* an empty file system: what machines write on */
-	unsigned threads;           /* for what blocks; 0: 8 */
-	unsigned sandboxes_max;     /* 0: 4096 */
-	uint64_t memory_reserve;    /* bytes of MemAvailable that creates leave alone; 0: 1 GiB */
-	uint64_t disk_reserve;      /* free bytes of the data directory; 0: 1 GiB */
-	unsigned prepare_ahead;     /* jails made before they are asked for; 0: 8 */
-	int64_t idle_s;             /* of a sandbox without ttl; 0: 900 */
+	const char *upper_image; /* an empty file system: what machines write on */
+	unsigned threads;        /* for what blocks; 0: 8 */
+	unsigned sandboxes_max;  /* 0: 4096 */
+	uint64_t memory_reserve; /* bytes of MemAvailable that creates leave alone; 0: 1 GiB */
+	uint64_t disk_reserve;   /* free bytes of the data directory; 0: 1 GiB */
+	unsigned prepare_ahead;  /* jails made before they are asked for; 0: 8 */
+	int64_t idle_s;          /* of a sandbox without ttl; 0: 900 */
 	bool compress_hibernated, compress_snapshots;
-	bool network_off;           /* guests have none */
+	int64_t snapshots_keep, snapshots_max_age_s; /* core/retain.c; 0: all, for ever */
+	uint64_t snapshots_total;                    /* bytes of a tenant; 0: no limit */
+	bool network_off;                            /* guests have none */
 	bool egress_deny;           /* what a sandbox without a list may reach: nothing */
 	const char *net_pool, *wan; /* see net/net.h; NULL: its defaults */
 	const char *const *resolvers;
@@ -58,6 +60,7 @@ struct host {
 	struct snapshot_store store;
 	pthread_mutex_t drop_lock; /* of host_drop_snapshot() */
 	atomic_bool collect;       /* something was dropped since the last sweep */
+	uint64_t expires_ms;       /* wall clock: when the next snapshot may have to go; 0: none */
 	struct templates *templates;
 	struct net *net; /* NULL: no network for guests */
 	struct events events;
@@ -117,6 +120,7 @@ struct host_snapshot {
 	char id[SANDBOX_ID + 1], tenant[TENANT_MAX + 1], sandbox_id[SANDBOX_ID + 1];
 	char name[SNAPSHOT_NAME_MAX + 1], template[TEMPLATE_NAME_MAX + 1];
 	uint64_t created_ms, size_bytes;
+	uint64_t expires_ms; /* when it goes by itself; 0: never */
 	uint64_t generation; /* of the machine it was taken from */
 	unsigned disk_gb;    /* what that may write; 0: not known */
 };

@@ -122,6 +122,16 @@ json_t *snapshot_doc(const struct host_snapshot *s);
 /* What its files take, without read-only disks. */
 uint64_t image_bytes(const struct engine_image *i);
 
+/* ---- retain.c ---- */
+
+/* When a snapshot taken now goes by itself: wall clock ms, 0: never. */
+uint64_t retain_until(const struct host *h, const struct sandbox_spec *spec, const char *name,
+                      uint64_t now_ms);
+/* One was taken: others may be too many now. */
+void retain_after(struct host *h, const struct sandbox_spec *spec, const struct host_snapshot *s);
+/* Those whose time is up. Costs nothing while there is none. */
+void retain_sweep(struct host *h);
+
 /* ---- rewind.c ---- */
 
 /* conflict: not with the volumes it writes. */

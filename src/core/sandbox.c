@@ -83,6 +83,11 @@ json_t *sandbox_to_doc(const struct sandbox *sb)
 		json_object_set_new(doc, "machine", json_string(sb->machine));
 	if (s->checkpoints)
 		json_object_set_new(doc, "checkpoints", json_true());
+	if (s->snapshots_keep >= 0)
+		json_object_set_new(doc, "snapshots_keep", json_integer(s->snapshots_keep));
+	if (s->snapshots_max_age_s >= 0)
+		json_object_set_new(doc, "snapshots_max_age_s",
+		                    json_integer(s->snapshots_max_age_s));
 	if (sb->checkpointed)
 		json_object_set_new(doc, "checkpointed", json_true());
 	put(doc, "metadata", s->metadata);
@@ -129,6 +134,8 @@ void sandbox_from_doc(struct sandbox *sb, const json_t *doc)
 	s->ttl_s = get_int(doc, "ttl_s", -1);
 	s->idle_s = get_int(doc, "idle_s", -1);
 	s->auto_hibernate_s = get_int(doc, "auto_hibernate_s", -1);
+	s->snapshots_keep = get_int(doc, "snapshots_keep", -1);
+	s->snapshots_max_age_s = get_int(doc, "snapshots_max_age_s", -1);
 	s->persistent = json_is_true(json_object_get(doc, "persistent"));
 	s->checkpoints = json_is_true(json_object_get(doc, "checkpoints"));
 	sb->checkpointed = json_is_true(json_object_get(doc, "checkpointed"));

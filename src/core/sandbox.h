@@ -59,11 +59,12 @@ struct op;
 /* What the caller of create decides; a fork's children have their parent's. */
 struct sandbox_spec {
 	char template[TEMPLATE_NAME_MAX + 1];
-	char from_snapshot[SNAPSHOT_NAME_MAX + 1]; /* "": from the template */
-	int64_t ttl_s;                             /* from creation; -1: none */
-	int64_t idle_s;                            /* -1: the host's default; 0: never */
-	int64_t auto_hibernate_s;                  /* -1: never */
-	unsigned disk_gb;                          /* at most that of the template; 0: that */
+	char from_snapshot[SNAPSHOT_NAME_MAX + 1];   /* "": from the template */
+	int64_t ttl_s;                               /* from creation; -1: none */
+	int64_t idle_s;                              /* -1: the host's default; 0: never */
+	int64_t auto_hibernate_s;                    /* -1: never */
+	int64_t snapshots_keep, snapshots_max_age_s; /* core/retain.c; -1: the host's, 0: all */
+	unsigned disk_gb;                            /* at most that of the template; 0: that */
 	bool persistent;
 	bool checkpoints;                          /* one before every command: core/rewind.h */
 	json_t *metadata, *env, *egress, *volumes; /* objects, lists; NULL: none */

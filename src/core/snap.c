@@ -25,9 +25,10 @@ struct snap {
 
 json_t *snapshot_doc(const struct host_snapshot *s)
 {
-	return json_pack("{s:s, s:s, s:I, s:I, s:i}", "name", s->name, "template", s->template,
+	return json_pack("{s:s, s:s, s:I, s:I, s:i, s:I}", "name", s->name, "template", s->template,
 	                 "size_bytes", (json_int_t)s->size_bytes, "generation",
-	                 (json_int_t)s->generation, "disk_gb", (int)s->disk_gb);
+	                 (json_int_t)s->generation, "disk_gb", (int)s->disk_gb, "expires_ms",
+	                 (json_int_t)s->expires_ms);
 }
 
 /* What its files take on disk, uncompressed; some of it may be shared with other snapshots. */
@@ -97,6 +98,7 @@ static void snap_done(void *arg)
 	                     (json_int_t)s->s.size_bytes));
 	log_info("snapshot taken snapshot=%s sandbox=%s bytes=%llu", s->s.id, s->s.sandbox_id,
 	         (unsigned long long)s->s.size_bytes);
+	retain_after(h, &s->op.sb->spec, &s->s);
 	snap_over(s, NULL);
 }
 
@@ -121,6 +123,7 @@ static void snap_begin(struct op *op)
 		s->s.generation = sb->generation;
 		s->s.disk_gb = sb->disk_gb;
 		s->s.created_ms = wall_ms();
+		s->s.expires_ms = retain_until(h, &sb->spec, s->s.name, s->s.created_ms);
 		doc = snapshot_doc(&s->s);
 		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
 		r = text ? db_run(h->db, &s->err,
@@ -192,6 +195,7 @@ static bool tell(void *arg, struct db_row *row)
 	struct host_snapshot s = {
 	    .created_ms = (uint64_t)db_int(row, 3),
 	    .size_bytes = (uint64_t)json_integer_value(json_object_get(doc, "size_bytes")),
+	    .expires_ms = (uint64_t)json_integer_value(json_object_get(doc, "expires_ms")),
 	    .generation = (uint64_t)json_integer_value(json_object_get(doc, "generation")),
 	    .disk_gb = (unsigned)json_integer_value(json_object_get(doc, "disk_gb"))};
 
@@ -256,6 +260,7 @@ static void forget_work(void *arg)
 	f->r = host_drop_snapshot(f->host, f->id, &f->err);
 	if (f->r == -ENOENT)
 		f->r = 0;
+	fault_at("forget.deleted");
 }
 
 static void forget_done(void *arg)
@@ -285,6 +290,8 @@ void host_snapshot_delete(struct host *h, const char *tenant, const char *id, ho
 		r = db_run(h->db, &e, "UPDATE snapshots SET state = 'deleting' WHERE id = ?", "t",
 		           f->id);
 	}
+	if (r == 0)
+		fault_at("forget.recorded");
 	if (r == 0 && pool_submit(h->pool, forget_work, forget_done, f) < 0)
 		r = err_set(&e, ENOMEM, "no_memory", "no memory");
 	if (r < 0) {

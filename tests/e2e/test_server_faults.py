@@ -14,6 +14,7 @@ OPERATIONS = {
     "create": lambda p, id: p.ask("POST", "/v1/sandboxes", {"template": "base"}),
     "fork": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/fork-tree", {"count": 3}),
     "snapshot": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/snapshots"),
+    "forget": lambda p, id: p.ask("DELETE", "/v1/snapshots/" + p.do("POST", f"/v1/sandboxes/{id}/snapshots")["id"]),
     "hibernate": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/hibernate"),
     "wake": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/exec", {"cmd": "true"}),
     "pause": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/pause"),

@@ -42,10 +42,28 @@ def test_race_and_diff(pandad):
     assert b"accept" in panda(pandad, "race", "--accept", "x", id, "true", code=125).stderr
 
 
+def test_merge_and_promote(pandad):
+    id = text(panda(pandad, "create")).strip()
+    pandad.sh(id, "echo 1 >/root/a; echo 1 >/root/b")
+    one, two = text(panda(pandad, "fork", "-n", "2", id)).split()
+    pandad.sh(one, "echo 2 >/root/a; rm /root/b; echo new >/root/c")
+    assert text(panda(pandad, "merge", "--dry-run", id, one)) == "- /root/b\n~ /root/a\n+ /root/c\n"
+    pandad.sh(id, "echo mine >/root/a")
+    r = panda(pandad, "merge", id, one, code=1)
+    assert "! /root/a\n" in text(r) and b"--theirs" in r.stderr
+    assert pandad.sh(id, "cat /root/a /root/b")["stdout"] == "mine\n1\n"
+    panda(pandad, "merge", "--theirs", id, one)
+    assert pandad.sh(id, "cat /root/a /root/c; ls /root/b")["stdout"] == "2\nnew\n"
+    assert text(panda(pandad, "promote", "--kill-others", one)) == two + "\n"
+    assert b"not found" in panda(pandad, "promote", two, code=125).stderr
+
+
 def test_a_snapshot_travels(pandad, tmp_path):
     id = text(panda(pandad, "create")).strip()
     pandad.sh(id, "echo here >/root/f; sync")
     snap = text(panda(pandad, "snapshot", "create", id, "--name", "s")).strip()
+    shown = dict(line.split(None, 1) for line in text(panda(pandad, "snapshot", "get", "s")).splitlines())
+    assert (shown["id"], shown["name"], shown["sandbox_id"]) == (snap, "s", id)
     file = tmp_path / "s.tar"
     panda(pandad, "snapshot", "export", snap, str(file))
     assert file.stat().st_size > 1 << 20

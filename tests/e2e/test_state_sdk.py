@@ -43,6 +43,30 @@ def test_race_diff_merge(pandad):
         assert sb.race(["false", "false"]).winner is None
 
 
+def test_a_snapshot_travels(pandad, tmp_path):
+    import pandastack
+    c = pandad.client()
+    with pandastack.Sandbox.create("base", client=c) as sb:
+        sb.write("/root/t", "here")
+        snap = sb.snapshot("s")
+        assert snap.expires_at is None
+    n = c.snapshots.export(snap, tmp_path / "s.tar")
+    assert n == (tmp_path / "s.tar").stat().st_size and list(tmp_path.iterdir()) == [tmp_path / "s.tar"]
+    c.snapshots.delete(snap)
+    with pytest.raises(pandastack.NotFoundError):
+        c.snapshots.export(snap, tmp_path / "gone.tar")
+    assert list(tmp_path.iterdir()) == [tmp_path / "s.tar"], "half a file is none"
+    again = c.snapshots.import_(tmp_path / "s.tar")
+    with open(tmp_path / "s.tar", "rb") as f:
+        twice = c.snapshots.import_(f)
+    assert len({snap, again, twice}) == 3 and again.name == "s"
+    with pandastack.Sandbox.from_snapshot(again, client=c) as sb:
+        assert sb.read("/root/t") == b"here"
+    (tmp_path / "bad").write_bytes(b"x" * 100000)
+    with pytest.raises(pandastack.BadRequestError, match="no exported snapshot"):
+        c.snapshots.import_(tmp_path / "bad")
+
+
 def test_async(pandad):
     import pandastack
 

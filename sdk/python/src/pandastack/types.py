@@ -422,6 +422,7 @@ class Snapshot(str):
     template: str
     size_bytes: int
     created_at: str
+    expires_at: Optional[str]
     raw: Dict[str, Any]
 
     @property
@@ -439,6 +440,7 @@ class Snapshot(str):
         s.template = _str(d, "template")
         s.size_bytes = _int(d, "size_bytes")
         s.created_at = _str(d, "created_at")
+        s.expires_at = _opt_str(d, "expires_at")
         s.raw = dict(d)
         return s
 

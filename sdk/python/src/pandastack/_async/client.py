@@ -8,18 +8,20 @@ import time
 import uuid
 from json import dumps
 from types import TracebackType
-from typing import Any, AsyncIterator, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, Union
+from typing import IO, Any, AsyncIterator, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, Union
 
-from .._atransport import AsyncTransport, sleep
+from .._atransport import AsyncTransport, offload, sleep
 from .._config import resolve
 from .._http import CHUNK, DEFAULT_TIMEOUT, Params, Wire, segment
 from ..exceptions import SandboxTimeout, TemplateBuildError
 from ..types import Event, Snapshot, Template, TemplateBuild, Token, items_of
 from .commands import SSE, events_of, load
+from .filesystem import pieces_of, rest_of, save_pieces
 from .sandbox import AsyncSandbox, list_params
 from .volume import AsyncVolume
 
 LocalPath = Union[str, "os.PathLike[str]"]
+PARCEL_SECONDS = 600.0  # until a server has checked gigabytes
 
 
 class AsyncClient:
@@ -128,6 +130,44 @@ class AsyncSnapshots:
 
     async def delete(self, id: str) -> None:
         await self._client.request("DELETE", f"/snapshots/{segment(id)}")
+
+    async def export(self, id: str, local: Union[LocalPath, IO[bytes]]) -> int:
+        """All of a snapshot as one file (tar), to a path or open binary file; returns its size.
+
+        A path changes only once everything has arrived."""
+        return await save_pieces(self._exported(id), local)
+
+    async def _exported(self, id: str) -> AsyncIterator[bytes]:
+        response = await self._client.transport.stream(
+            "GET", f"/snapshots/{segment(id)}/export", timeout=PARCEL_SECONDS, idle_timeout=PARCEL_SECONDS
+        )
+        try:
+            while True:
+                data = await response.read()
+                if not data:
+                    return
+                yield data
+        finally:
+            await response.close()
+
+    async def import_(self, local: Union[LocalPath, IO[bytes]]) -> Snapshot:
+        """Takes in what export() wrote, here or on another host (a path or open binary file). Every byte is checked
+        before the server knows it; it gets an id of its own."""
+        f = await offload(open, local, "rb") if isinstance(local, (str, os.PathLike)) else local
+        try:
+            r = await self._client.transport.request(
+                "POST",
+                "/snapshots/import",
+                body=pieces_of(f),
+                length=rest_of(f),
+                headers={"Content-Type": "application/x-tar"},
+                timeout=PARCEL_SECONDS,
+                retry=False,
+            )
+        finally:
+            if f is not local:
+                await offload(f.close)
+        return Snapshot.from_json(r.json())
 
 
 class AsyncVolumes:

@@ -28,7 +28,7 @@ def _open(path: LocalPath, mode: str) -> IO[Any]:
     return open(path, mode)
 
 
-def _pieces(f: IO[bytes]) -> Iterator[bytes]:
+def pieces_of(f: IO[bytes]) -> Iterator[bytes]:
     while True:
         data = f.read(PIECE)
         if not data:
@@ -36,7 +36,7 @@ def _pieces(f: IO[bytes]) -> Iterator[bytes]:
         yield data
 
 
-def _rest_of(f: IO[bytes]) -> Optional[int]:
+def rest_of(f: IO[bytes]) -> Optional[int]:
     """How many bytes a file still has; None when that cannot be told (a pipe)."""
     try:
         at = f.tell()
@@ -45,6 +45,32 @@ def _rest_of(f: IO[bytes]) -> Optional[int]:
         return max(0, end - at)
     except (OSError, AttributeError, ValueError):
         return None
+
+
+async def _copy(pieces: AsyncIterator[bytes], f: IO[bytes]) -> int:
+    n = 0
+    async for data in pieces:
+        await offload(f.write, data)
+        n += len(data)
+    return n
+
+
+async def save_pieces(pieces: AsyncIterator[bytes], local: Union[LocalPath, IO[bytes]]) -> int:
+    """To a path, which changes only once everything has arrived, or to an open binary file; returns the size."""
+    if not isinstance(local, (str, os.PathLike)):
+        return await _copy(pieces, local)
+    final = os.fspath(local)
+    part = f"{final}.part-{os.getpid()}-{os.urandom(4).hex()}"
+    f = await offload(_open, part, "xb")
+    try:
+        n = await _copy(pieces, f)
+        await offload(f.close)
+        os.replace(part, final)
+    except BaseException:
+        f.close()
+        os.unlink(part)
+        raise
+    return n
 
 
 class AsyncFilesystem:
@@ -85,8 +111,8 @@ class AsyncFilesystem:
         elif isinstance(data, (bytes, bytearray, memoryview)):
             body = bytes(data)
         elif hasattr(data, "read"):
-            length = _rest_of(data)
-            body = _pieces(data)
+            length = rest_of(data)
+            body = pieces_of(data)
         else:
             body = data
         r = await self._transport.request(
@@ -140,27 +166,7 @@ class AsyncFilesystem:
 
         A local path changes only once everything has arrived.
         """
-        if not isinstance(local, (str, os.PathLike)):
-            return await self._copy_to(remote, local)
-        final = os.fspath(local)
-        part = f"{final}.part-{os.getpid()}-{os.urandom(4).hex()}"
-        f = await offload(_open, part, "xb")
-        try:
-            n = await self._copy_to(remote, f)
-            await offload(f.close)
-            os.replace(part, final)
-        except BaseException:
-            f.close()
-            os.unlink(part)
-            raise
-        return n
-
-    async def _copy_to(self, remote: str, f: IO[bytes]) -> int:
-        n = 0
-        async for data in self.read_stream(remote):
-            await offload(f.write, data)
-            n += len(data)
-        return n
+        return await save_pieces(self.read_stream(remote), local)
 
     # Names
 

@@ -116,6 +116,8 @@ class AsyncSandbox:
         disk_gb: Optional[int] = None,
         from_snapshot: Optional[str] = None,
         auto_hibernate_seconds: Optional[int] = None,
+        snapshots_keep: Optional[int] = None,
+        snapshots_max_age_seconds: Optional[int] = None,
         idle_seconds: Optional[int] = None,
         checkpoints: Optional[str] = None,
         client: Optional[AsyncClient] = None,
@@ -139,6 +141,8 @@ class AsyncSandbox:
             "memory_mb": memory_mb,
             "disk_gb": disk_gb,
             "auto_hibernate_seconds": auto_hibernate_seconds,
+            "snapshots_keep": snapshots_keep,
+            "snapshots_max_age_seconds": snapshots_max_age_seconds,
             "idle_seconds": idle_seconds,
             "checkpoints": checkpoints,
         }
@@ -188,6 +192,8 @@ class AsyncSandbox:
         disk_gb: Optional[int] = None,
         from_snapshot: Optional[str] = None,
         auto_hibernate_seconds: Optional[int] = None,
+        snapshots_keep: Optional[int] = None,
+        snapshots_max_age_seconds: Optional[int] = None,
         idle_seconds: Optional[int] = None,
         checkpoints: Optional[str] = None,
         client: Optional[AsyncClient] = None,
@@ -200,7 +206,8 @@ class AsyncSandbox:
         nor the end of a ``with`` block ends it. egress_allowlist: names, *.names, name:port, addresses and
         networks it may reach; [] for none. env: for every command. auto_hibernate_seconds: it sleeps when
         idle that long, and wakes by itself. from_snapshot: begin there instead of at a template. checkpoints:
-        "auto" for one before every command, to rewind() to.
+        "auto" for one before every command, to rewind() to. snapshots_keep, snapshots_max_age_seconds: of its
+        snapshots without a name, how many stay and how long.
         """
         sb = cls(
             template,
@@ -217,6 +224,8 @@ class AsyncSandbox:
             disk_gb=disk_gb,
             from_snapshot=from_snapshot,
             auto_hibernate_seconds=auto_hibernate_seconds,
+            snapshots_keep=snapshots_keep,
+            snapshots_max_age_seconds=snapshots_max_age_seconds,
             idle_seconds=idle_seconds,
             checkpoints=checkpoints,
             client=client,
