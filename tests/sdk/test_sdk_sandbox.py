@@ -1,6 +1,7 @@
 """The sandbox object: what it sends, what it makes of the answers."""
 
 import inspect
+import json
 
 import pytest
 
@@ -450,6 +451,21 @@ def test_a_template_build(server, client, tmp_path):
         client.templates.build("t")
 
 
+def test_a_chart_is_data(server, box):
+    line = {"type": "line", "title": "t", "x_label": "time (s)", "x_unit": "s", "elements": [{"label": "a", "points": [[1, 2]]}]}
+    both = {"type": "superchart", "title": None, "elements": [line, {"type": "pie", "elements": [{"label": "b", "angle": 90}]}]}
+    mime = "application/vnd.pandastack.chart.v1+json"
+    server.on("POST", P + "/repl/sessions/k1/run", {"exit": 0, "results": [
+        {mime: json.dumps(line)}, {mime: json.dumps(both), "application/vnd.plotly.v1+json": '{"data": []}', "text/latex": "$x$"}]})
+    r = box.code_context("k1").run_code("plot()")
+    chart = r.results[0].chart
+    assert (chart.type, chart.title, chart.x_unit, chart.y_label) == ("line", "t", "s", None)
+    assert chart.elements[0].label == "a" and chart.elements[0].points == [[1, 2]]
+    assert [c.type for c in r.chart.elements] == ["line", "pie"] and r.chart.elements[1].elements[0].angle == 90
+    assert r.results[1].plotly == {"data": []} and r.results[1].latex == "$x$" and r.results[1].bokeh is None
+    assert r.results[1]._repr_mimebundle_()[mime] == both and not hasattr(chart, "_private")
+
+
 def test_code_contexts(server, box):
     server.on("POST", P + "/repl/sessions", (201, {"id": "k1", "language": "python"}))
     rich = {
@@ -469,6 +485,7 @@ def test_code_contexts(server, box):
         assert (r.text, r.html, r.svg, r.json, r.png) == ("<Figure>", "<b>", "<svg/>", {"a": [1]}, b"\x89PNG\r\n\x1a\n")
         assert r.results[1].png == r.png and r.results[1].json == {"a": [1]} and r.results[0].text is None and r.ok
         assert r.results[1]._repr_mimebundle_()["application/json"] == {"a": [1]}
+        assert r.chart is None and r.results[1].plotly is None
     assert server.asked()[0].json == {"language": "python"} and server.asked()[1].json == {"code": "plot()", "timeout_ms": 2000}
     server.on("POST", P + "/repl/sessions/k1/run", {"exit": 1, "stderr": "tb", "error": "ValueError: bad: x\ny", "traceback": ["a", "b"]})
     r = box.repl().execute("raise")

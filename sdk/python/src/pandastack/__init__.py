@@ -40,6 +40,7 @@ from .exceptions import (
     TemplateBuildError,
 )
 from .types import (
+    Chart,
     Checkpoint,
     Diff,
     Event,
@@ -81,6 +82,7 @@ __all__ = [
     "AsyncWatch",
     "AuthError",
     "BadRequestError",
+    "Chart",
     "Checkpoint",
     "Client",
     "CodeContext",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Union
 
 __all__ = [
+    "Chart",
     "Event",
     "ExecInfo",
     "ExecResult",
@@ -135,6 +136,32 @@ class ExecInfo:
         )
 
 
+CHART = "application/vnd.pandastack.chart.v1+json"
+
+
+class Chart:
+    """What a matplotlib figure shows, as data: ``type`` (line, scatter, bar, pie, box_and_whisker, superchart, unknown),
+    ``title``, ``elements``, and x_label, x_unit, x_ticks, x_tick_labels, x_scale, and the same for y.
+
+    Elements of a line or scatter have ``label`` and ``points``; of a bar ``label``, ``group``, ``value``; of a pie
+    ``label``, ``angle``, ``radius``; of boxes ``label``, ``min``, ``first_quartile``, ``median``, ``third_quartile``, ``max``,
+    ``outliers``. Those of a superchart are charts. What a chart does not have is None; ``raw`` is all of it.
+    """
+
+    def __init__(self, raw: Json) -> None:
+        self.raw: Dict[str, Any] = dict(raw)
+        inner = [e for e in raw.get("elements") or () if isinstance(e, Mapping)]
+        self.elements: List[Chart] = [Chart(e) for e in inner]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.raw.get(name)
+
+    def __repr__(self) -> str:
+        return f"Chart({self.raw.get('type') or self.raw.get('label')!r}, {len(self.elements)} elements)"
+
+
 class Result:
     """One thing a cell showed: a value, a table, a chart, in every form it has (``raw``: MIME type to text)."""
 
@@ -179,7 +206,30 @@ class Result:
     @property
     def json(self) -> Any:
         """The decoded value, None when there is none."""
-        v = self.raw.get("application/json")
+        return self._json("application/json")
+
+    @property
+    def plotly(self) -> Any:
+        """A plotly figure, as plotly.io.from_json() and Plotly.newPlot() take it."""
+        return self._json("application/vnd.plotly.v1+json")
+
+    @property
+    def bokeh(self) -> Any:
+        """A bokeh figure, as Bokeh.embed.embed_item() takes it."""
+        return self._json("application/vnd.bokeh.v1+json")
+
+    @property
+    def latex(self) -> Optional[str]:
+        return self.raw.get("text/latex")
+
+    @property
+    def chart(self) -> Optional[Chart]:
+        """What a matplotlib figure shows; its picture is ``png``."""
+        v = self._json(CHART)
+        return Chart(v) if isinstance(v, Mapping) else None
+
+    def _json(self, mime: str) -> Any:
+        v = self.raw.get(mime)
         return None if v is None else json.loads(v)
 
     def formats(self) -> List[str]:
@@ -187,7 +237,7 @@ class Result:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, Any]:
         # What notebooks ask for: a Result shown there looks as it did in the sandbox.
-        return {k: json.loads(v) if k == "application/json" else v for k, v in self.raw.items()}
+        return {k: json.loads(v) if k.split("+")[-1].endswith("json") else v for k, v in self.raw.items()}
 
     def __str__(self) -> str:
         return self.text or ""
@@ -255,6 +305,11 @@ class Execution:
     def png(self) -> Optional[bytes]:
         v = self._last("image/png")
         return None if v is None else base64.b64decode(v)
+
+    @property
+    def chart(self) -> Optional[Chart]:
+        v = self._last(CHART)
+        return None if v is None else Result({CHART: v}).chart
 
     @property
     def json(self) -> Any:
