@@ -171,7 +171,8 @@ static void on_end(void *arg, struct guest_call *c, int err, const char *text)
 		return;
 	}
 	if (guest_dead(j->guest)) {
-		err_set(&e, err ? err : ECONNRESET, "guest_gone",
+		err_set(&e, err ? err : ECONNRESET,
+		        err == ETIMEDOUT ? "guest_silent" : "guest_gone",
 		        "the sandbox went away in the middle: %s; look at its status and ask again",
 		        text && *text ? text : "its agent does not answer");
 		tell_end(j, &e, 0, NULL);

@@ -130,6 +130,8 @@ static void say_sandboxes(FILE *t, const struct host *h)
 	counter(t, "sandbox_kills_total", "Sandboxes killed.", s->kills);
 	counter(t, "sandbox_wakes_total", "Wake-ups.", s->wakes);
 	counter(t, "hibernation_total", "Hibernations.", s->hibernations);
+	counter(t, "sandbox_silences_total", "Agents that did not answer for too long.",
+	        s->silences);
 	counter(t, "sandbox_deaths_total", "Machines that ended by themselves.", s->deaths);
 	counter(t, "sandbox_refused_total", "Creates refused for want of room.", s->refused);
 	head(t, "sandbox_boot_duration_seconds", "histogram",

@@ -73,6 +73,7 @@ const struct schema schemas[] = {
             {"volumes!", "VolumeMount[]", "mounted disks"},
             {"egress_allowlist!", "string[]?", "null: the host's default"},
             {"end_reason", "string", "of a failed one: why"},
+            {"status_detail", "string", "of a running one that does not answer"},
             {"guest_ip!", "string", "by which the host reaches it"},
             {"host_tap!", "string", "empty"}, {"mac!", "string", "of its guest"},
             {"vsock_cid!", "integer", "0"})},

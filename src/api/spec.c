@@ -411,5 +411,7 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb)
 	json_object_set_new(j, "egress_allowlist", s->egress ? json_copy(s->egress) : json_null());
 	if (sb->state == SANDBOX_FAILED)
 		json_object_set_new(j, "end_reason", json_text(sb->end, strlen(sb->end)));
+	if (sb->silent)
+		json_object_set_new(j, "status_detail", json_string("its agent does not answer"));
 	return j;
 }

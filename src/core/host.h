@@ -30,6 +30,7 @@ struct host_config {
 	uint64_t disk_reserve;   /* free bytes of the data directory; 0: 1 GiB */
 	unsigned prepare_ahead;  /* jails made before they are asked for; 0: 8 */
 	int64_t idle_s;          /* of a sandbox without ttl; 0: 900 */
+	unsigned silent_s;       /* an agent that does not answer for so long hangs; 0: 20 */
 	bool compress_hibernated, compress_snapshots;
 	int64_t snapshots_keep, snapshots_max_age_s; /* core/retain.c; 0: all, for ever */
 	uint64_t snapshots_total;                    /* bytes of a tenant; 0: no limit */
@@ -45,7 +46,7 @@ struct quota { /* per tenant; 0: no limit */
 };
 
 struct host_stats {
-	uint64_t creates, forks, kills, wakes, hibernations, deaths, refused;
+	uint64_t creates, forks, kills, wakes, hibernations, deaths, silences, refused;
 	uint64_t checkpoints, rewinds;
 	uint64_t boot_us_sum, boot_us_count;
 	uint64_t boot_bucket[16]; /* le 1, 2, 4 ... ms; the last one is the rest */

@@ -8,19 +8,29 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/dict.h"
+#include "base/log.h"
+#include "core/guest_internal.h"
 #include "core/host_internal.h"
 
 enum {
 	LINK_IDLE_MS = 5000, /* unused connections cost memory on both sides */
 };
 
+/*
+ * Who waits for a guest wants to know whether to go on waiting. While a call is open and nothing is
+ * heard, we ask something that needs only the agent. No answer for a long time: all calls fail, and
+ * later ones at once, until it does answer on a connection that waits for just that.
+ */
 struct link {
 	struct sandbox *sb;
 	struct guest *g;
 	struct loop_io io;
-	struct loop_timer idle;
-	unsigned inside; /* callbacks of the guest on the stack */
-	bool doomed;     /* free it when nobody is inside */
+	struct loop_timer idle, watch;
+	uint64_t heard_ms; /* when it last said something, */
+	uint64_t asked_ms; /* and when we asked for that; 0: we did not */
+	bool asking;       /* the question is open */
+	unsigned inside;   /* callbacks of the guest on the stack */
+	bool doomed;       /* free it when nobody is inside */
 };
 
 static void link_free(struct link *l)
@@ -30,6 +40,7 @@ static void link_free(struct link *l)
 
 	loop_io_del(loop, &l->io);
 	loop_timer_clear(loop, &l->idle);
+	loop_timer_clear(loop, &l->watch);
 	if (l->sb->link == l)
 		l->sb->link = NULL;
 	l->inside++; /* end callbacks may ask for it again */
@@ -41,6 +52,7 @@ void link_drop(struct sandbox *sb)
 {
 	struct link *l = sb->link;
 
+	sb->silent = false; /* whatever comes next is new */
 	if (!l)
 		return;
 	sb->link = NULL;
@@ -71,13 +83,21 @@ static void on_io(void *arg, uint32_t events)
 	struct link *l = arg;
 	bool dead;
 
+	if (events & EPOLLIN)
+		l->heard_ms = mono_ms();
 	l->inside++;
 	dead = guest_dispatch(l->g, events) < 0;
 	l->inside--;
-	if (dead || l->doomed)
+	if (dead || l->doomed) {
 		link_free(l);
-	else
-		settle(l);
+		return;
+	}
+	if (l->sb->silent && (events & EPOLLIN)) {
+		l->sb->silent = false;
+		log_info("sandbox answers again sandbox=%s", l->sb->id);
+		event_emit(&l->sb->host->events, l->sb->tenant, l->sb->id, "sandbox.answers", NULL);
+	}
+	settle(l);
 }
 
 static void on_idle(void *arg)
@@ -90,6 +110,63 @@ static void on_idle(void *arg)
 		loop_timer_set(l->sb->host->loop, &l->idle, mono_ms() + LINK_IDLE_MS);
 }
 
+static void answered(void *arg, struct guest_call *c, int err, const char *text)
+{
+	((struct link *)arg)->asking = false;
+}
+
+/* Without room for a question it has not read what came before: that is one, too. */
+static void ask(struct link *l)
+{
+	static const struct guest_ops ops = {.end = answered};
+
+	l->asked_ms = mono_ms();
+	if (!l->asking)
+		l->asking =
+		    guest_start(l->g, WIRE_STAT, &(struct wire_path_flags){.path = wire_str("/")},
+		                &ops, l, NULL) == 0;
+	settle(l);
+}
+
+static int connect_to(struct host *h, struct sandbox *sb, struct err *e);
+
+static void fell_silent(struct link *l)
+{
+	struct sandbox *sb = l->sb;
+	struct host *h = sb->host;
+	struct err e;
+
+	sb->silent = true;
+	h->stats.silences++;
+	log_warn("the agent does not answer, calls to it fail sandbox=%s", sb->id);
+	event_emit(&h->events, sb->tenant, sb->id, "sandbox.silent",
+	           json_pack("{s:I}", "seconds", (json_int_t)((mono_ms() - l->heard_ms) / 1000)));
+	l->inside++;
+	guest_fail(l->g, ETIMEDOUT, "its kernel hangs, or has no time for its agent");
+	l->inside--;
+	link_free(l);
+	if (connect_to(h, sb, &e) == 0)
+		ask(sb->link);
+}
+
+static void on_watch(void *arg)
+{
+	struct link *l = arg;
+	struct sandbox *sb = l->sb;
+	uint64_t now = mono_ms(), limit = (uint64_t)sb->host->config.silent_s * 1000;
+
+	loop_timer_set(sb->host->loop, &l->watch, now + limit / 2);
+	if (guest_idle(l->g) || sb->ops || sb->state != SANDBOX_RUNNING) {
+		l->heard_ms = now; /* nobody waits, or it is us who let it stand still */
+		l->asked_ms = 0;
+	} else if (l->asked_ms <= l->heard_ms) {
+		if (now - l->heard_ms >= limit / 2)
+			ask(l);
+	} else if (now - l->asked_ms >= limit && !sb->silent) {
+		fell_silent(l);
+	}
+}
+
 /* g is the link's from now on, or closed. */
 static int link_new(struct host *h, struct sandbox *sb, struct guest *g)
 {
@@ -99,15 +176,22 @@ static int link_new(struct host *h, struct sandbox *sb, struct guest *g)
 	if (l) {
 		*l = (struct link){.sb = sb,
 		                   .g = g,
+		                   .heard_ms = mono_ms(),
 		                   .io = {.fn = on_io, .arg = l},
-		                   .idle = {.fn = on_idle, .arg = l}};
+		                   .idle = {.fn = on_idle, .arg = l},
+		                   .watch = {.fn = on_watch, .arg = l}};
 		r = loop_io_add(h->loop, &l->io, guest_fd(g), guest_events(g));
 	}
 	if (r == 0)
 		r = loop_timer_set(h->loop, &l->idle, mono_ms() + LINK_IDLE_MS);
+	if (r == 0)
+		r = loop_timer_set(h->loop, &l->watch,
+		                   mono_ms() + (uint64_t)h->config.silent_s * 500);
 	if (r < 0) {
-		if (l)
+		if (l) {
 			loop_io_del(h->loop, &l->io);
+			loop_timer_clear(h->loop, &l->idle);
+		}
 		guest_free(g);
 		free(l);
 		return r;
@@ -147,6 +231,11 @@ static void use_now(struct use *u, struct sandbox *sb)
 	int r = sandbox_need_running(sb, &e);
 
 	host_touch(h, sb);
+	if (r == 0 && sb->silent && sb->link)
+		r = err_set(&e, ETIMEDOUT, "guest_silent",
+		            "sandbox %s does not answer: its kernel hangs, or has no time for its "
+		            "agent. Wait until its status_detail is gone, or delete it",
+		            sb->id);
 	if (r == 0 && !sb->link)
 		r = connect_to(h, sb, &e);
 	if (r < 0) {

@@ -98,6 +98,7 @@ struct sandbox {
 	uint64_t active_ms;       /* monotonic: when somebody last asked for something */
 	unsigned busy;            /* commands, streams, terminals that are open: it is not idle */
 	struct link *link;        /* to its agent; NULL until needed */
+	bool silent;              /* which does not answer */
 	struct net_slot *slot;    /* in the host's network; NULL: none */
 	uint64_t net_second;      /* the second its network was last heard of, */
 	unsigned net_events;      /* and how often in it */

@@ -67,6 +67,8 @@ static const struct key {
      "and of its disk"},
     {"idle_seconds", NUMBER, offsetof(struct config, idle_seconds), "900", 1, 1 << 30,
      "a sandbox without ttl that is not persistent ends when unused for so long"},
+    {"silent_seconds", NUMBER, offsetof(struct config, silent_seconds), "20", 1, 3600,
+     "an agent that is asked and says nothing for so long is taken to hang"},
     {"compress_hibernated", FLAG, offsetof(struct config, compress_hibernated), "no", 0, 0,
      "memory of hibernated sandboxes is compressed (zstd): less disk, slower to wake"},
     {"compress_snapshots", FLAG, offsetof(struct config, compress_snapshots), "no", 0, 0,

@@ -1,4 +1,8 @@
-"""What a sandbox may take: its disk, and what stands behind that when its kernel does not care."""
+"""What a sandbox may take: its disk, the patience of who waits for it, and what stands behind that when its kernel does not care."""
+import os
+import signal
+
+from conftest import wait_for
 
 
 def available_kib(pandad, id):
@@ -45,3 +49,24 @@ def test_no_file_of_a_machine_outgrows_its_disk(pandad):
         with open(f"/proc/{pid}/limits") as f:
             (soft, hard) = next(line.split()[3:5] for line in f if line.startswith("Max file size"))
         assert int(soft) == int(hard) == (8 << 30) + (64 << 20)
+
+
+def test_a_guest_that_hangs_is_told_and_comes_back(new_pandad):
+    pandad = new_pandad(silent_seconds=1)
+    id = pandad.create()
+    assert pandad.sh(id, "sleep 3; echo awake")["stdout"] == "awake\n"  # says nothing for long, and is well
+    machine = pandad.processes()[id]
+    for pid in machine:
+        os.kill(pid, signal.SIGSTOP)
+    a = pandad.ask("POST", f"/v1/sandboxes/{id}/exec", {"cmd": "true"})
+    assert a.status == 502 and a.json["code"] == "guest_silent", a
+    sandbox = pandad.do("GET", f"/v1/sandboxes/{id}")
+    assert sandbox["status"] == "running" and "does not answer" in sandbox["status_detail"]
+    a = pandad.ask("GET", f"/v1/sandboxes/{id}/fs?path=/etc/hostname", timeout=5)  # others do not wait for it to fail again
+    assert a.status == 502 and a.json["code"] == "guest_silent", a
+    for pid in machine:
+        os.kill(pid, signal.SIGCONT)
+    wait_for("an answer", lambda: "status_detail" not in pandad.do("GET", f"/v1/sandboxes/{id}"))
+    assert pandad.sh(id, "echo again")["stdout"] == "again\n"
+    types = [e["type"] for e in pandad.do("GET", f"/v1/sandboxes/{id}/events")["events"]]
+    assert types.count("sandbox.silent") == types.count("sandbox.answers") == 1, types
