@@ -25,7 +25,7 @@ uint32_t host_read(struct host *h, uint64_t off, unsigned len)
 
 enum host_event host_write(struct host *h, uint64_t off, unsigned len, uint64_t value)
 {
-	if (off != 0x08 || len != 4 || value > HOST_PANIC)
+	if (off != 0x08 || len != 4 || value > HOST_RESEEDED)
 		return HOST_NOTHING;
 	return (enum host_event)value;
 }

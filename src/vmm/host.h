@@ -19,6 +19,7 @@ enum host_event {
 	HOST_POWER_OFF,
 	HOST_RESET,
 	HOST_PANIC,
+	HOST_RESEEDED, /* the new generation has reached the random number generator */
 };
 
 struct host {

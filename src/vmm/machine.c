@@ -99,6 +99,8 @@ static void host_access(struct machine *m, uint64_t off, bool write, void *data,
 		machine_end(m, VM_RESET, "");
 	case HOST_PANIC:
 		machine_end(m, VM_PANIC, "");
+	case HOST_RESEEDED:
+		vm_release(&m->vm);
 	}
 }
 

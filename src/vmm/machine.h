@@ -22,6 +22,7 @@
 enum {
 	MACHINE_DEVICES_MAX = UM_DISKS_MAX + UM_VOLUMES_MAX + 4,
 	MACHINE_LOG_MAX = 16 << 20, /* what one life may write to its console */
+	MACHINE_RESEED_MS = 100,    /* how long vcpus wait for a kernel that does not reseed */
 };
 
 #define MACHINE_DEVICES MEM_HOLE /* one page each, from here on */
@@ -52,6 +53,7 @@ struct machine {
 	struct balloon balloon;
 	struct slot slot[MACHINE_DEVICES_MAX];
 	unsigned nr_slots;
+	struct loop_timer reseed;
 	uint64_t lives;
 	struct state_out held; /* while paused: vcpus and clocks as they stopped */
 	bool paused;

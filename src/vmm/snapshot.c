@@ -357,6 +357,11 @@ static int load(struct machine *m, const struct machine_spec *spec, struct state
 	return load_devices(m, s, ret_lost);
 }
 
+static void reseed_late(void *arg)
+{
+	vm_release(&((struct machine *)arg)->vm);
+}
+
 int machine_restore(struct machine *m, const struct machine_spec *spec, uint64_t *ret_lost,
                     const char **ret_what)
 {
@@ -381,6 +386,11 @@ int machine_restore(struct machine *m, const struct machine_spec *spec, uint64_t
 		return r;
 	/* All of it before a vcpu runs: the guest finds its new life waiting as an interrupt. */
 	vm_interrupt(&m->vm, HOST_IRQ);
+	if (m->vm.cpus > 1) {
+		vm_hold_others(&m->vm, HOST_IRQ);
+		m->reseed = (struct loop_timer){.fn = reseed_late, .arg = m};
+		loop_timer_set(m->loop, &m->reseed, mono_ms() + MACHINE_RESEED_MS);
+	}
 	vsock_reborn(&m->vsock);
 	wake_drivers(m);
 	return vm_start(&m->vm);

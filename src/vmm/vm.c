@@ -165,6 +165,30 @@ int vm_set_entry(struct vm *vm, uint64_t entry)
 	return 0;
 }
 
+void vm_hold_others(struct vm *vm, unsigned irq)
+{
+	struct kvm_irqchip chip = {.chip_id = KVM_IRQCHIP_IOAPIC};
+	unsigned target = VM_CPUS_MAX;
+
+	if (irq >= KVM_IOAPIC_NUM_PINS || ioctl(vm->fd, KVM_GET_IRQCHIP, &chip) < 0)
+		return;
+	if (!chip.chip.ioapic.redirtbl[irq].fields.dest_mode)
+		target = chip.chip.ioapic.redirtbl[irq].fields.dest_id;
+	else if (chip.chip.ioapic.redirtbl[irq].fields.dest_id)
+		target = (unsigned)__builtin_ctz(chip.chip.ioapic.redirtbl[irq].fields.dest_id);
+	for (unsigned i = 0; target < vm->cpus && i < vm->cpus; i++)
+		vm->cpu[i].held = i != target;
+}
+
+void vm_release(struct vm *vm)
+{
+	pthread_mutex_lock(&vm->lock);
+	for (unsigned i = 0; i < vm->cpus; i++)
+		vm->cpu[i].held = false;
+	pthread_cond_broadcast(&vm->changed);
+	pthread_mutex_unlock(&vm->lock);
+}
+
 void vm_interrupt(struct vm *vm, unsigned irq)
 {
 	struct kvm_irq_level level = {.irq = irq, .level = 1};
@@ -248,7 +272,7 @@ static void park(struct vcpu *c)
 	pthread_mutex_lock(&vm->lock);
 	vm->parked++;
 	pthread_cond_broadcast(&vm->changed);
-	while (vm->stop)
+	while (vm->stop || c->held)
 		pthread_cond_wait(&vm->changed, &vm->lock);
 	vm->parked--;
 	__atomic_store_n(&c->run->immediate_exit, 0, __ATOMIC_RELAXED);

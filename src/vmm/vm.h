@@ -28,7 +28,8 @@ struct vcpu {
 	struct kvm_run *run;
 	size_t run_size;
 	pthread_t thread;
-	bool started, parked;
+	bool started;
+	bool held; /* until vm_release() */
 };
 
 enum vm_end {
@@ -81,6 +82,13 @@ int vm_start(struct vm *vm);
 /* Returns when no vcpu runs. Nested calls do not count. */
 void vm_pause(struct vm *vm);
 void vm_resume(struct vm *vm);
+
+/*
+ * All but the one that will get this interrupt stay where they are when the others go on, until
+ * vm_release(). Nobody is held when no single one gets it. Before vm_start().
+ */
+void vm_hold_others(struct vm *vm, unsigned irq);
+void vm_release(struct vm *vm); /* from any thread */
 
 /* An edge on an interrupt line. */
 void vm_interrupt(struct vm *vm, unsigned irq);

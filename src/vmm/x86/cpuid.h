@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { CPUID_MAX = 128 };
+enum { CPUID_MAX = 256 };
 
 struct cpuid {
 	struct kvm_cpuid2 head;
