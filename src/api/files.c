@@ -112,6 +112,7 @@ struct reading {
 	struct job *j;
 	char *path;
 	uint64_t offset, length; /* the range, length UINT64_MAX: to the end */
+	uint64_t last;           /* the last so many bytes are wanted; 0: offset says from where */
 	bool range, whole;       /* whole: all that was promised has been sent */
 	uint64_t left;           /* of what was promised; UINT64_MAX: nothing was */
 	size_t owed;
@@ -136,31 +137,39 @@ static void reading_room(void *arg)
 		job_credit(r->j, WIRE_OUT, n);
 }
 
-/* The only form we take: "bytes=a-" and "bytes=a-b". Anything else is as if it were not there. */
-static void read_range(struct reading *r, const char *text)
+static bool digits(const char **p, uint64_t *ret)
 {
-	uint64_t from, to;
 	char *end;
 
-	if (!text || strncmp(text, "bytes=", 6) != 0 || text[6] < '0' || text[6] > '9')
-		return;
+	if (**p < '0' || **p > '9')
+		return false;
 	errno = 0;
-	from = strtoull(text + 6, &end, 10);
-	if (errno || *end != '-' || from > INT64_MAX)
+	*ret = strtoull(*p, &end, 10);
+	*p = end;
+	return !errno && *ret <= INT64_MAX;
+}
+
+/* One range: "bytes=a-", "bytes=a-b" or "bytes=-n". Anything else is as if it were not there. */
+static void read_range(struct reading *r, const char *text)
+{
+	uint64_t from = 0, to = INT64_MAX, last = 0;
+	const char *p = text ? text + strlen("bytes=") : NULL;
+
+	if (!text || strncmp(text, "bytes=", strlen("bytes=")) != 0)
 		return;
-	if (!end[1]) {
-		r->range = true;
-		r->offset = from;
+	if (*p == '-') {
+		p++;
+		if (!digits(&p, &last) || !last)
+			return;
+	} else if (!digits(&p, &from) || *p++ != '-' || (*p && !digits(&p, &to)) || to < from) {
 		return;
 	}
-	if (end[1] < '0' || end[1] > '9')
-		return;
-	to = strtoull(end + 1, &end, 10);
-	if (*end || to < from)
+	if (*p)
 		return;
 	r->range = true;
 	r->offset = from;
-	r->length = MIN(to, (uint64_t)INT64_MAX) - from + 1;
+	r->last = last;
+	r->length = to - from + 1;
 }
 
 static void begin_reply(struct reading *r, int64_t length)
@@ -273,11 +282,55 @@ static void looking_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, 
 		begin_reply(r, (int64_t)m->size);
 }
 
+static bool start_reading(struct reading *r, struct sandbox *sb, struct err *e)
+{
+	static const struct job_ops ops = {
+	    .data = reading_data, .reply = reading_reply, .end = reading_end};
+
+	r->j = job_start(r->c->host, sb, WIRE_READ,
+	                 &(struct wire_read){.path = wire_str(r->path),
+	                                     .offset = r->offset,
+	                                     .length = r->length,
+	                                     .window = GUEST_WINDOW},
+	                 &ops, r, e);
+	return r->j;
+}
+
+/* The last n bytes begin somewhere: how long is it? */
+static void measuring_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const void *msg)
+{
+	struct reading *r = arg;
+	const struct wire_file *m = msg;
+
+	if (type == WIRE_FILE && m->size > r->last)
+		r->offset = m->size - r->last;
+}
+
+static void measuring_end(void *arg, struct job *j, const struct job_end *end)
+{
+	struct reading *r = arg;
+	struct sandbox *sb;
+	struct err e;
+
+	if (end->e || end->guest) {
+		reading_end(r, j, end);
+		return;
+	}
+	r->j = NULL;
+	sb = host_find(r->c->host, r->c->tenant, r->c->param[0]);
+	if (!sb)
+		err_set(&e, ENOENT, "sandbox_not_found", "sandbox not found");
+	if (!sb || !start_reading(r, sb, &e)) {
+		call_error(r->c, &e);
+		reading_free(r);
+	}
+}
+
 void file_read(struct call *c)
 {
-	static const struct job_ops read_ops = {
-	    .data = reading_data, .reply = reading_reply, .end = reading_end};
 	static const struct job_ops look_ops = {.reply = looking_reply, .end = reading_end};
+	static const struct job_ops measure_ops = {.reply = measuring_reply, .end = measuring_end};
+	struct wire_path_flags look;
 	char *path = file_query_path(c, NULL);
 	bool head = strcmp(http_method(c->req), "HEAD") == 0;
 	struct reading *r;
@@ -293,19 +346,14 @@ void file_read(struct call *c)
 	}
 	*r = (struct reading){
 	    .c = call_hold(c), .path = path, .length = UINT64_MAX, .left = UINT64_MAX};
-	if (head) {
-		r->j =
-		    job_start(c->host, c->sb, WIRE_STAT,
-		              &(struct wire_path_flags){.path = wire_str(path)}, &look_ops, r, &e);
-	} else {
+	look = (struct wire_path_flags){.path = wire_str(path)};
+	if (!head)
 		read_range(r, http_header(c->req, "Range"));
-		r->j = job_start(c->host, c->sb, WIRE_READ,
-		                 &(struct wire_read){.path = wire_str(path),
-		                                     .offset = r->offset,
-		                                     .length = r->length,
-		                                     .window = GUEST_WINDOW},
-		                 &read_ops, r, &e);
-	}
+	if (head || r->last)
+		r->j = job_start(c->host, c->sb, WIRE_STAT, &look, head ? &look_ops : &measure_ops,
+		                 r, &e);
+	else
+		start_reading(r, c->sb, &e);
 	if (!r->j) {
 		call_error(c, &e);
 		reading_free(r);

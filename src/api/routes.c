@@ -141,7 +141,7 @@ const struct route routes[] = {
      "Terminals", "Many commands over one WebSocket", NULL, "ws", 101, NULL},
 
     {"GET", "/v1/sandboxes/{id}/fs", SCOPE_SANDBOX, BODY_NONE, file_read, true, "Files",
-     "Read a file; a single Range is honoured", NULL, "bytes", 200,
+     "Read a file; a single Range is honoured, also bytes=-n", NULL, "bytes", 200,
      PARAMS(QUERY("path", "string", "absolute path in the sandbox"))},
     {"HEAD", "/v1/sandboxes/{id}/fs", SCOPE_SANDBOX, BODY_NONE, file_read, true, "Files",
      "The length of a file", NULL, NULL, 200,

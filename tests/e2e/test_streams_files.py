@@ -94,6 +94,13 @@ def test_ranges(pandad):
                               ("bytes=8-100", b"89", "bytes 8-9/10")):
         a = pandad.ask("GET", fs(id, "/root/f"), headers={"Range": text})
         assert (a.status, a.body, a.headers["content-range"]) == (206, part, where)
+    for text, body, at in ("bytes=-3", b"789", "7-9"), ("bytes=-10", b"0123456789", "0-9"), ("bytes=-500", b"0123456789", "0-9"):
+        a = pandad.ask("GET", fs(id, "/root/f"), headers={"Range": text})
+        assert (a.status, a.body, a.headers["content-range"]) == (206, body, f"bytes {at}/10"), text
+    for text in "bytes=-0", "bytes=-", "bytes=--1", "bytes=-3,0-1", "bytes=-99999999999999999999":
+        assert pandad.ask("GET", fs(id, "/root/f"), headers={"Range": text}).body == b"0123456789", text
+    a = pandad.ask("GET", fs(id, "/root/nothing"), headers={"Range": "bytes=-3"})
+    assert a.status == 404 and a.json["code"] == "file_not_found"
     a = pandad.ask("GET", fs(id, "/root/f"), headers={"Range": "bytes=10-"})
     assert (a.status, a.headers["content-range"], a.json["code"]) == (416, "bytes */10", "bad_range")
     assert pandad.ask("GET", fs(id, "/root/f"), headers={"Range": "lines=1-2"}).body == b"0123456789"
