@@ -167,10 +167,12 @@ static void have_body(void *arg, struct http_req *r, char *p, size_t n)
 	call_drop(c);
 }
 
+#define EXPOSED "X-Request-Id, Retry-After"
+
 static void cors(struct http_req *r)
 {
 	http_add_header(r, "Access-Control-Allow-Origin", "*");
-	http_add_header(r, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+	http_add_header(r, "Access-Control-Expose-Headers", EXPOSED);
 }
 
 static void preflight(struct call *c)
@@ -238,6 +240,23 @@ void api_handle(void *api, struct http_req *r)
 	call_hold(c); /* the answer may end it */
 	dispatch(c);
 	call_drop(c);
+}
+
+void api_refusal(void *api, const struct http_req *r, const char *code, const char *text,
+                 char body[HTTP_REFUSAL_MAX], char lines[HTTP_REFUSAL_MAX])
+{
+	const struct call *c = r ? http_data(r) : NULL;
+	char fresh[REQUEST_ID_MAX + 1];
+
+	if (!c)
+		call_fresh_id(fresh);
+	snprintf(body, HTTP_REFUSAL_MAX, "{\"error\":\"%s\",\"code\":\"%s\",\"request_id\":\"%s\"}",
+	         text, code, c ? c->request_id : fresh);
+	if (!r) /* a call has added its own */
+		snprintf(lines, HTTP_REFUSAL_MAX,
+		         "X-Request-Id: %s\r\nAccess-Control-Allow-Origin: *\r\n"
+		         "Access-Control-Expose-Headers: " EXPOSED "\r\n",
+		         fresh);
 }
 
 void api_logged(void *api, const struct http_req *r, int status, uint64_t bytes_out,

@@ -83,6 +83,8 @@ struct call {
 /* A call for a request that no route is responsible for (preview host names). It is the request's
  * http_data() and its end callback: leave both alone. NULL: no memory, 500 was answered. */
 struct call *call_new(struct api *a, struct http_req *r);
+/* For what is answered without a call. */
+void call_fresh_id(char ret[REQUEST_ID_MAX + 1]);
 
 /* A call lives until its reply is complete and every hold has been dropped. Handlers that answer
  * later hold it. */
@@ -150,6 +152,8 @@ enum {
 const unsigned char *api_secret(const struct api *a);
 /* The handler and log of an http_config. */
 void api_handle(void *api, struct http_req *r);
+void api_refusal(void *api, const struct http_req *r, const char *code, const char *text,
+                 char body[HTTP_REFUSAL_MAX], char lines[HTTP_REFUSAL_MAX]);
 void api_logged(void *api, const struct http_req *r, int status, uint64_t bytes_out,
                 uint64_t took_us, bool aborted);
 /* Makes the first admin token when there is none; the text is shown once. Returns 1 if made. */

@@ -181,12 +181,20 @@ static bool id_char(char ch)
 	return ch > ' ' && ch < 127 && ch != '"' && ch != '\\';
 }
 
+void call_fresh_id(char ret[REQUEST_ID_MAX + 1])
+{
+	uint64_t random = 0;
+
+	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
+		random = mono_ns();
+	snprintf(ret, REQUEST_ID_MAX + 1, "%016" PRIx64, random);
+}
+
 /* The client's, when it is decent, else a fresh one. */
 static void request_id(struct call *c)
 {
 	const char *sent = http_header(c->req, "X-Request-Id");
 	size_t n = sent ? strlen(sent) : 0;
-	uint64_t random = 0;
 
 	for (size_t i = 0; i < n; i++)
 		if (!id_char(sent[i]))
@@ -195,9 +203,7 @@ static void request_id(struct call *c)
 		memcpy(c->request_id, sent, n);
 		return;
 	}
-	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
-		random = mono_ns();
-	snprintf(c->request_id, sizeof(c->request_id), "%016" PRIx64, random);
+	call_fresh_id(c->request_id);
 }
 
 struct call *call_new(struct api *a, struct http_req *r)

@@ -298,6 +298,7 @@ static int wire(struct daemon *d, struct err *e)
 	                         .tls_cert = c->tls_cert,
 	                         .tls_key = c->tls_key,
 	                         .handler = api_handle,
+	                         .refusal = api_refusal,
 	                         .logged = api_logged};
 	struct um_config um = {.engine = c->engine,
 	                       .kernel = c->kernel,

@@ -187,14 +187,16 @@ void conn_text(struct http_conn *c, const char *text)
 /* There is no request to answer: our words, and then nobody listens any more. */
 void conn_refuse(struct http_conn *c, int status, const char *code, const char *text)
 {
-	char body[300], head[400];
-	int n = snprintf(body, sizeof(body), "{\"error\":\"%s\",\"code\":\"%s\"}\n", text, code);
+	char body[HTTP_REFUSAL_MAX], lines[HTTP_REFUSAL_MAX], head[300];
 
+	server_refusal(c->s, NULL, code, text, body, lines);
 	snprintf(head, sizeof(head),
 	         "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: application/json\r\n"
-	         "Content-Length: %d\r\nConnection: close\r\n\r\n",
-	         status, http_reason(status), server_date(c->s), n);
+	         "Content-Length: %zu\r\nConnection: close\r\n",
+	         status, http_reason(status), server_date(c->s), strlen(body));
 	conn_text(c, head);
+	conn_text(c, lines);
+	conn_text(c, "\r\n");
 	conn_text(c, body);
 	c->state = CONN_FLUSH;
 	c->keep = false;

@@ -123,8 +123,7 @@ void req_end(struct http_req *r, bool aborted)
 /* The server answers in the handler's place; for the handler the request is over. */
 void req_fail(struct http_req *r, int status, const char *code, const char *text)
 {
-	char body[300];
-	int n;
+	char body[HTTP_REFUSAL_MAX], lines[HTTP_REFUSAL_MAX];
 
 	r->failed = true;
 	r->want = false;
@@ -133,8 +132,8 @@ void req_fail(struct http_req *r, int status, const char *code, const char *text
 		http_cut(r);
 		return;
 	}
-	n = snprintf(body, sizeof(body), "{\"error\":\"%s\",\"code\":\"%s\"}\n", text, code);
-	http_reply(r, status, "application/json", body, (size_t)n);
+	server_refusal(r->c->s, r, code, text, body, lines);
+	http_reply(r, status, "application/json", body, strlen(body));
 }
 
 /* ---- what was asked ---- */

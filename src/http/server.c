@@ -318,6 +318,17 @@ unsigned http_server_conns(const struct http_server *s)
 	return s->n;
 }
 
+void server_refusal(struct http_server *s, const struct http_req *r, const char *code,
+                    const char *text, char body[HTTP_REFUSAL_MAX], char lines[HTTP_REFUSAL_MAX])
+{
+	*lines = 0;
+	if (s->conf.refusal)
+		s->conf.refusal(s->conf.arg, r, code, text, body, lines);
+	else
+		snprintf(body, HTTP_REFUSAL_MAX, "{\"error\":\"%s\",\"code\":\"%s\"}\n", text,
+		         code);
+}
+
 const char *server_date(struct http_server *s)
 {
 	time_t now = time(NULL);

@@ -23,6 +23,7 @@ enum {
 	HTTP_OUT_HIGH = 256 * 1024, /* queued reply bytes at which http_room() is 0 */
 	HTTP_CHUNK = 64 * 1024,     /* the most one body callback gets */
 	HTTP_ENDS_MAX = 2,
+	HTTP_REFUSAL_MAX = 400, /* bytes of an error's body, and of its header lines */
 };
 
 struct http_server;
@@ -42,6 +43,14 @@ struct http_config {
 	 */
 	void (*logged)(void *arg, const struct http_req *r, int status, uint64_t bytes_out,
 	               uint64_t took_us, bool aborted);
+	/*
+	 * How errors look that the server answers itself: what is malformed, too large, too slow or
+	 * too much. r NULL: there is no request, only a connection. Writes the body (JSON), and the
+	 * header lines that go with it when there is no request to add them to; each with its CR
+	 * LF. code and text need no escaping. NULL: {"error", "code"} and no more.
+	 */
+	void (*refusal)(void *arg, const struct http_req *r, const char *code, const char *text,
+	                char body[HTTP_REFUSAL_MAX], char lines[HTTP_REFUSAL_MAX]);
 	void *arg;
 };
 

@@ -197,6 +197,9 @@ const char *http_reason(int status);
 /* server.c */
 void server_conn_gone(struct http_server *s, struct addr *a, bool refused);
 const char *server_date(struct http_server *s);
+/* As http_config.refusal. */
+void server_refusal(struct http_server *s, const struct http_req *r, const char *code,
+                    const char *text, char body[HTTP_REFUSAL_MAX], char lines[HTTP_REFUSAL_MAX]);
 
 /* transport.c: plain sockets or TLS. Counts, 0 for the end, or -EAGAIN or another errno. */
 int transport_config(struct http_server *s, struct err *e);

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from conftest import wait_for
+from server import Answer
 
 
 def error(a, status, code, says=""):
@@ -100,6 +101,24 @@ def test_an_unknown_template_names_the_known_ones(pandad):
     error(pandad.ask("POST", "/v1/sandboxes", {"template": "nope"}), 400, "template_not_found", "base")
     error(pandad.ask("GET", "/v1/templates/nope"), 404, "template_not_found")
     error(pandad.ask("POST", "/v1/sandboxes", {"from_snapshot": "nope", "template": "base"}), 404, "snapshot_not_found")
+
+
+@pytest.mark.parametrize("status, code, sent", [
+    (400, "bad_request", b"NONSENSE\r\n\r\n"),
+    (400, "bad_request", b"GET / HTTP/1.1\n\n"),
+    (505, "bad_request", b"GET / HTTP/9.9\r\nHost: x\r\n\r\n"),
+    (431, "head_too_large", b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 40000),
+    (400, "bad_request", b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer KEY\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+])
+def test_what_is_no_request_is_answered_like_one(pandad, status, code, sent):
+    with socket.create_connection(("127.0.0.1", pandad.port), timeout=20) as s:
+        s.sendall(sent.replace(b"KEY", pandad.key.encode()))
+        r = http.client.HTTPResponse(s)
+        r.begin()
+        a = Answer(r.status, {k.lower(): v for k, v in r.getheaders()}, r.read())
+    error(a, status, code)
+    assert a.headers["access-control-allow-origin"] == "*"
+    assert "X-Request-Id" in a.headers["access-control-expose-headers"]
 
 
 def test_bodies_have_a_limit(pandad):
