@@ -241,7 +241,7 @@ int machine_devices(struct machine *m, const struct machine_spec *s, const char 
 	return r;
 }
 
-int machine_vm(struct machine *m, unsigned cpus, const struct cpuid *old, const char **ret_what)
+int machine_vm(struct machine *m, const struct vm_spec *spec, const char **ret_what)
 {
 	const struct vm_calls calls = {.port = port_access,
 	                               .mmio = mmio_access,
@@ -249,7 +249,7 @@ int machine_vm(struct machine *m, unsigned cpus, const struct cpuid *old, const 
 	                               .thread_begins = vcpu_begins,
 	                               .arg = m};
 
-	return vm_init(&m->vm, UM_FD_KVM, &m->ram.mem, cpus, old, &calls, ret_what);
+	return vm_init(&m->vm, UM_FD_KVM, &m->ram.mem, spec, &calls, ret_what);
 }
 
 int machine_bells(struct machine *m)
@@ -312,7 +312,8 @@ int machine_boot(struct machine *m, const struct machine_spec *s, const char **r
 	if (r == 0)
 		r = machine_devices(m, s, ret_what);
 	if (r == 0)
-		r = machine_vm(m, s->cpus, NULL, ret_what);
+		r = machine_vm(m, &(struct vm_spec){.cpus = s->cpus, .baseline = s->baseline},
+		               ret_what);
 	if (r < 0)
 		return r;
 	*ret_what = "cannot load the kernel: not an x86-64 vmlinux, or too large";

@@ -71,6 +71,7 @@ struct machine_spec {
 	/* a cold boot: */
 	uint64_t memory;
 	unsigned cpus;
+	const char *baseline; /* of their features; NULL: the highest */
 	const char *cmdline;
 };
 
@@ -101,6 +102,6 @@ void machine_end(struct machine *m, enum vm_end how, const char *why) __attribut
 
 /* between machine.c and snapshot.c */
 int machine_devices(struct machine *m, const struct machine_spec *s, const char **ret_what);
-int machine_vm(struct machine *m, unsigned cpus, const struct cpuid *old, const char **ret_what);
+int machine_vm(struct machine *m, const struct vm_spec *spec, const char **ret_what);
 int machine_bells(struct machine *m);
 int machine_new_life(struct machine *m);

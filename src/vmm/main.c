@@ -1,8 +1,9 @@
 /*
  * panda-vmm - one virtual machine: KVM, a Linux in it, and the devices it needs
  *
- *   panda-vmm mem=<KiB>K cpus=<1..8> WORD...   boots; the words are the kernel's command line
- *   panda-vmm                                  goes on from a state that the first message brings
+ *   panda-vmm mem=<KiB>K cpus=<1..8> [cpu=<baseline>] WORD...
+ *                 boots; the words are the kernel's command line, the baseline one of x86/cpuid.c
+ *   panda-vmm     goes on from a state that the first message brings
  *
  * Everything it uses comes as an fd: 1 and 2 are its log, 3 is the control socket it listens on,
  * and the first message there brings the rest (um/um_wire.h). It opens nothing. Ends with 0 after a
@@ -37,14 +38,17 @@ static bool parse_args(int argc, char **argv, struct machine_spec *s, char *cmdl
 {
 	uint64_t kib, cpus;
 	size_t at = 0;
+	int first = 3;
 
 	if (argc < 3 || strncmp(argv[1], "mem=", 4) != 0 || strncmp(argv[2], "cpus=", 5) != 0 ||
 	    !parse_number(argv[1] + 4, "K", MEM_LIMIT >> 10, &kib) ||
 	    !parse_number(argv[2] + 5, "", VM_CPUS_MAX, &cpus))
 		return false;
+	if (argc > first && strncmp(argv[first], "cpu=", 4) == 0)
+		s->baseline = argv[first++] + 4;
 	cmdline[0] = 0;
-	for (int i = 3; i < argc && at < n; i++)
-		at += (size_t)snprintf(cmdline + at, n - at, "%s%s", i > 3 ? " " : "", argv[i]);
+	for (int i = first; i < argc && at < n; i++)
+		at += (size_t)snprintf(cmdline + at, n - at, "%s%s", i > first ? " " : "", argv[i]);
 	s->memory = kib << 10;
 	s->cpus = (unsigned)cpus;
 	s->cmdline = cmdline;
@@ -56,7 +60,7 @@ int main(int argc, char **argv)
 	struct machine *m = &machine;
 	char cmdline[BOOT_CMDLINE_MAX];
 	struct machine_spec spec = {0};
-	const char *what = "usage: panda-vmm [mem=<KiB>K cpus=<1..8> WORD...]";
+	const char *what = "usage: panda-vmm [mem=<KiB>K cpus=<1..8> [cpu=<baseline>] WORD...]";
 	struct control *control;
 	struct um_msg hello;
 	uint64_t lost = 0;

@@ -346,7 +346,7 @@ static int load(struct machine *m, const struct machine_spec *spec, struct state
 	m->lives = h.lives + 1;
 	r = machine_devices(m, spec, ret_what);
 	if (r == 0)
-		r = machine_vm(m, h.cpus, &cpuid, ret_what);
+		r = machine_vm(m, &(struct vm_spec){.cpus = h.cpus, .saved = &cpuid}, ret_what);
 	if (r < 0)
 		return r;
 	*ret_what = "the saved vcpus do not fit this host, or are damaged";

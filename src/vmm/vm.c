@@ -64,7 +64,7 @@ static int make_vcpu(struct vm *vm, unsigned i, size_t run_size)
 	return ioctl(c->fd, KVM_SET_CPUID2, &id) < 0 ? -errno : 0;
 }
 
-static int make_cpuid(struct vm *vm, const struct cpuid *old, const char **ret_what)
+static int make_cpuid(struct vm *vm, const struct vm_spec *spec, const char **ret_what)
 {
 	struct cpuid supported = {.head.nent = CPUID_MAX};
 	const char *name;
@@ -73,25 +73,26 @@ static int make_cpuid(struct vm *vm, const struct cpuid *old, const char **ret_w
 	*ret_what = "KVM does not say what this cpu has";
 	if (ioctl(vm->kvm, KVM_GET_SUPPORTED_CPUID, &supported) < 0)
 		return -errno;
-	if (old) {
+	if (spec->saved) {
 		*ret_what = "this host's cpu lacks what the machine was started with";
-		vm->cpuid = *old;
-		return cpuid_fits(old, &supported);
+		vm->cpuid = *spec->saved;
+		return cpuid_fits(spec->saved, &supported);
 	}
-	*ret_what = "this host's cpu is older than x86-64-v2";
-	r = cpuid_make(&supported, NULL, vm->cpus, &vm->cpuid, &name);
+	*ret_what = spec->baseline ? "this host's cpu lacks the baseline that was asked for"
+	                           : "this host's cpu is older than x86-64-v2";
+	r = cpuid_make(&supported, spec->baseline, vm->cpus, &vm->cpuid, &name);
 	if (r == 0)
 		snprintf(vm->baseline, sizeof(vm->baseline), "%s", name);
 	return r;
 }
 
-int vm_init(struct vm *vm, int kvm, const struct mem *mem, unsigned cpus, const struct cpuid *old,
+int vm_init(struct vm *vm, int kvm, const struct mem *mem, const struct vm_spec *spec,
             const struct vm_calls *calls, const char **ret_what)
 {
 	uint64_t identity = IDENTITY_ADDRESS;
 	int run_size, r;
 
-	*vm = (struct vm){.kvm = kvm, .calls = *calls, .mem = mem, .cpus = cpus};
+	*vm = (struct vm){.kvm = kvm, .calls = *calls, .mem = mem, .cpus = spec->cpus};
 	pthread_mutex_init(&vm->lock, NULL);
 	pthread_cond_init(&vm->changed, NULL);
 	*ret_what = "this is no /dev/kvm";
@@ -113,14 +114,14 @@ int vm_init(struct vm *vm, int kvm, const struct mem *mem, unsigned cpus, const 
 	r = set_memory(vm);
 	if (r < 0)
 		return r;
-	r = make_cpuid(vm, old, ret_what);
+	r = make_cpuid(vm, spec, ret_what);
 	if (r < 0)
 		return r;
 	*ret_what = "cannot make a vcpu";
 	run_size = ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
 	if (run_size < (int)sizeof(struct kvm_run))
 		return -ENODEV;
-	for (unsigned i = 0; r == 0 && i < cpus; i++)
+	for (unsigned i = 0; r == 0 && i < vm->cpus; i++)
 		r = make_vcpu(vm, i, (size_t)run_size);
 	if (r < 0)
 		return r;

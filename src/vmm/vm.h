@@ -66,11 +66,15 @@ struct vm {
 	unsigned parked;
 };
 
-/*
- * Makes VM and vcpus, all at rest. name is a baseline or NULL. The text of what failed goes to
- * *ret_what, a constant.
- */
-int vm_init(struct vm *vm, int kvm, const struct mem *mem, unsigned cpus, const struct cpuid *old,
+/* What vcpus are: those of a saved machine, or new ones of a baseline (NULL: the highest). */
+struct vm_spec {
+	unsigned cpus;
+	const char *baseline;
+	const struct cpuid *saved;
+};
+
+/* Makes VM and vcpus, all at rest. *ret_what: what failed, a constant. */
+int vm_init(struct vm *vm, int kvm, const struct mem *mem, const struct vm_spec *spec,
             const struct vm_calls *calls, const char **ret_what);
 
 /* vcpu 0 will enter a Linux at this address (boot.h). */

@@ -403,18 +403,30 @@ out:
 		vdev_signal(&s->vdev, RX);
 }
 
+/* A driver that begins anew knows of no streams. Those that wait for an answer go on waiting. */
+static void forget_streams(struct vsock *s)
+{
+	struct vsock_stream *t, *next;
+
+	for (t = s->streams; t; t = next) {
+		next = t->next;
+		if (t->open)
+			close_stream(t);
+		else
+			t->want |= WANT_REQUEST;
+	}
+	s->nr_refuse = 0;
+	s->forget = false;
+}
+
 static void vsock_work(struct vdev *v)
 {
 	struct vsock *s = (struct vsock *)v;
 	struct chain c;
 	bool any = false;
 
-	if (s->forget) {
-		while (s->streams)
-			close_stream(s->streams);
-		s->nr_refuse = 0;
-		s->forget = false;
-	}
+	if (s->forget)
+		forget_streams(s);
 	while (s->nr_refuse < ARRAY_LEN(s->refuse) && vdev_pop(v, TX, &c)) {
 		guest_packet(s, &c);
 		queue_push(&v->queue[TX], c.head, 0);

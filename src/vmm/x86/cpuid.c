@@ -29,12 +29,12 @@ struct word {
 };
 
 static const struct word words[] = {
-    /* sse3 ssse3 cx16 sse4.1 sse4.2 popcnt | fma movbe xsave osxsave avx f16c | pclmul pcid x2apic
-     * aes rdrand */
+    /* sse3 ssse3 cx16 sse4.1 sse4.2 popcnt | fma movbe xsave avx f16c | pclmul pcid x2apic aes
+     * rdrand */
     {1, 0, ECX, BIT(0) | BIT(9) | BIT(13) | BIT(19) | BIT(20) | BIT(23),
      BIT(12) | BIT(22) | BIT(26) | BIT(28) | BIT(29), 0,
-     BIT(1) | BIT(17) | BIT(21) | BIT(25) | BIT(26) | BIT(30) | BIT(HYPERVISOR)},
-    /* fpu tsc msr pae cx8 apic sep? pge cmov clfsh mmx fxsr sse sse2 | vme de pse mce mtrr mca pat
+     BIT(1) | BIT(17) | BIT(21) | BIT(25) | BIT(30) | BIT(HYPERVISOR)},
+    /* fpu tsc msr pae cx8 apic pge cmov clfsh mmx fxsr sse sse2 | vme de pse mce mtrr mca pat
      * pse36 ss htt */
     {1, 0, EDX,
      BIT(0) | BIT(4) | BIT(5) | BIT(6) | BIT(8) | BIT(9) | BIT(13) | BIT(15) | BIT(23) | BIT(24) |
@@ -71,13 +71,13 @@ static const struct word words[] = {
 struct baseline {
 	const char *name;
 	unsigned level;
-	uint64_t xcr0; /* state that is saved: x87, sse, avx, avx-512 */
+	uint64_t xcr0; /* extended state: x87, sse, avx, avx-512; 0: no XSAVE at all */
 };
 
 static const struct baseline baselines[] = {
     {"panda-v4", 4, 0xe7},
     {"panda-v3", 3, 0x07},
-    {"panda-v2", 2, 0x03},
+    {"panda-v2", 2, 0},
 };
 
 static uint32_t *reg_of(struct kvm_cpuid_entry2 *e, enum reg r)
@@ -124,12 +124,12 @@ static bool leaf_shown(const struct kvm_cpuid_entry2 *e, const struct baseline *
 {
 	uint32_t f = e->function;
 
-	if (f == 0xd && e->index >= 2)
-		return e->index < 64 && b->xcr0 >> e->index & 1;
+	if (f == 0xd)
+		return b->xcr0 && (e->index < 2 || (e->index < 64 && b->xcr0 >> e->index & 1));
 	if (f == 7)
 		return e->index <= 1;
-	return f == 0 || f == 1 || f == 2 || f == 4 || f == 6 || f == 7 || f == 0xd ||
-	       f == KVM_LEAF || f == KVM_LEAF + 1 || (f >= 0x80000000 && f <= MAX_EXTENDED);
+	return f == 0 || f == 1 || f == 2 || f == 4 || f == 6 || f == 7 || f == KVM_LEAF ||
+	       f == KVM_LEAF + 1 || (f >= 0x80000000 && f <= MAX_EXTENDED);
 }
 
 static unsigned shift_for(unsigned cpus)

@@ -226,6 +226,7 @@ static void a_guest_sees_its_baseline_and_nothing_beyond(void **state)
 	leaf(&host, 7, 0)->ebx = 0;
 	assert_int_equal(cpuid_make(&host, NULL, 1, &guest, &name), 0);
 	assert_string_equal(name, "panda-v2");
+	assert_null(leaf(&guest, 0xd, 0)); /* and no extended state */
 	assert_int_equal(cpuid_make(&host, "panda-v3", 1, &guest, &name), -EOPNOTSUPP);
 	leaf(&host, 1, 0)->ecx = 0;
 	assert_int_equal(cpuid_make(&host, NULL, 1, &guest, &name), -EOPNOTSUPP);

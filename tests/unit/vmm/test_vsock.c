@@ -380,6 +380,17 @@ static void a_reset_driver_has_no_streams(void **state)
 	assert_null(b->s.streams);
 	assert_int_equal(read(fd, &c, 1), 0);
 	close(fd);
+	/* Who came before the driver waits for it. */
+	fd = client(b);
+	memset(guest_at(&b->g, GUEST_RINGS), 0, 3 * GUEST_RING_SPACE);
+	memset(b->g.avail, 0, sizeof(b->g.avail));
+	memset(b->g.seen, 0, sizeof(b->g.seen));
+	memset(b->g.next, 0, sizeof(b->g.next));
+	guest_probe(&b->g, &b->s.vdev);
+	give_buffers(b, 1);
+	guest_ring(&b->s.vdev, RX);
+	expect(b, VIRTIO_VSOCK_OP_REQUEST, &h);
+	close(fd);
 }
 
 int main(void)
