@@ -129,18 +129,21 @@ static int window_take(struct window *w, size_t n, const unsigned char **ret)
 static int put_pages(uint64_t page, uint32_t which, const unsigned char *data, uint64_t pages,
                      const struct map *map, int to)
 {
-	for (unsigned i = 0; i < INDEX_CHUNK_PAGES; i++) {
+	unsigned n;
+
+	for (unsigned i = 0; i < INDEX_CHUNK_PAGES; i += MAX(n, 1u)) {
 		uint64_t same;
 		int r;
 
-		if (!(which & 1u << i))
+		for (n = 0; which & 1u << (i + n); n++)
+			if (page + i + n >= pages || !map_has(map, page + i + n, &same))
+				return -EBADMSG; /* it would hide an older layer's */
+		if (n == 0)
 			continue;
-		if (page + i >= pages || !map_has(map, page + i, &same))
-			return -EBADMSG; /* it would hide an older layer's */
-		r = io_pwrite_full(to, data, MAP_PAGE, (off_t)((page + i) * MAP_PAGE));
+		r = io_pwrite_full(to, data, n * MAP_PAGE, (off_t)((page + i) * MAP_PAGE));
 		if (r < 0)
 			return r;
-		data += MAP_PAGE;
+		data += n * MAP_PAGE;
 	}
 	return 0;
 }

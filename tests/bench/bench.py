@@ -55,11 +55,15 @@ API_TARGETS = {
 STATE_TARGETS = {
     "checkpoint_ms_p50": 5,
     "rewind_ms_p50": 10,
-    "wake_ms_p50": 20,
-    "hibernate_ms": 150,  # after 64 MiB were written
+    "wake_ms_p50": 20,  # with 256 MiB of memory
+    "hibernate_ms": 150,  # after 64 MiB were written; hibernate_dd_ms is what dd takes for that
     "race5_extra_ms": 60,  # over its slowest command
+    "disk_write_ratio": 0.6,  # of what the host gets
+    "disk_read_ratio": 0.6,
+    "fsync_ratio": 0.6,
+    "layer_chain_cost": 1.2,  # a command after 100 checkpoints, against one after 1
 }
-AT_LEAST = {"cpu_ratio", "read_mb_s", "write_mb_s"}
+AT_LEAST = {"cpu_ratio", "read_mb_s", "write_mb_s", "disk_write_ratio", "disk_read_ratio", "fsync_ratio"}
 COMPARED = ["start_ms_p50", "exec_ms_p50", "python_ms_p50", "cpu_ratio", "syscall_us", "fault_us"]
 SYSTEMS = ["um", "native", *peers.ALL]
 

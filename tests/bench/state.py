@@ -1,9 +1,11 @@
-"""What going back, sleeping, comparing and racing cost: the state.* rows of make bench.
+"""What going back, sleeping, comparing, racing, disks and long chains cost: the state.* rows of make bench.
 
 measure(quick) starts a pandad of its own, yields (key, value) pairs and leaves nothing behind.
 """
 import json
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -56,60 +58,194 @@ def going_back(c, n):
     c.kill(id)
 
 
-def sleeping(c, n):
+def dd(path, mib=64):
+    """The same bytes written and synced by dd, there: what the disk takes."""
+    begun = time.perf_counter()
+    subprocess.run(["dd", "if=/dev/shm/panda-bench.bytes", f"of={path}/dd", "bs=1M", f"count={mib}", "conv=fsync"],
+                   stderr=subprocess.DEVNULL, check=True)
+    took = ms(begun)
+    os.unlink(f"{path}/dd")
+    return took
+
+
+def hibernate(c, id):
+    begun = time.perf_counter()
+    ask(c, "POST", f"/v1/sandboxes/{id}/hibernate")
+    return ms(begun)
+
+
+def wake(c, id):
+    begun = time.perf_counter()
+    c.true(id)
+    return ms(begun)
+
+
+def sleeping(c, n, server):
     id = c.create()
-    wakes, sleeps = [], []
-    for _ in range(n):
-        dirty(c, id, 64)
-        begun = time.perf_counter()
-        ask(c, "POST", f"/v1/sandboxes/{id}/hibernate")
-        sleeps.append(ms(begun))
-        begun = time.perf_counter()
-        c.true(id)
-        wakes.append(ms(begun))
+    sleeps, plain = [], []
+    with open("/dev/shm/panda-bench.bytes", "wb") as f:
+        f.write(os.urandom(64 << 20))
+    try:
+        for _ in range(n):
+            dirty(c, id, 64)
+            plain.append(dd(server.data))
+            sleeps.append(hibernate(c, id))
+            c.true(id)
+    finally:
+        os.unlink("/dev/shm/panda-bench.bytes")
     yield "hibernate_ms", statistics.median(sleeps)  # 64 MiB dirty
-    yield "wake_ms_p50", statistics.median(wakes)  # request to exec answered
+    yield "hibernate_dd_ms", statistics.median(plain)  # the same to the same disk, by dd
+    c.kill(id)
+    id = c.create()
+    wakes = []
+    ask(c, "POST", f"/v1/sandboxes/{id}/exec", cmd="mount -o remount,size=90% /dev/shm")
+    dirty(c, id, 256)
+    for _ in range(n):
+        hibernate(c, id)
+        wakes.append(wake(c, id))
+    yield "wake_ms_p50", statistics.median(wakes)  # 256 MiB of memory, request to exec answered
     c.kill(id)
 
 
-def comparing(c, n):
+def compressed(c, n, server):
+    """The same 64 MiB, of text, with compress_hibernated."""
     id = c.create()
-    ask(c, "POST", f"/v1/sandboxes/{id}/exec", cmd="mkdir /root/d; cd /root/d; for i in $(seq 500); do echo $i >f$i; done")
-    (child,) = c.forks(id, 1)
-    ask(c, "POST", f"/v1/sandboxes/{child}/exec", cmd="cd /root/d; rm f1; echo x >f2; echo y >new")
-    yield "diff_ms", timed(lambda i: ask(c, "GET", f"/v1/sandboxes/{id}/diff?to={child}"), n)  # 500 files written
-    c.kill(child)
+    sleeps, wakes, sizes = [], [], []
+    for i in range(n):
+        ask(c, "POST", f"/v1/sandboxes/{id}/exec", cmd=f"rm -f /dev/shm/x; seq {i} 100000000 | head -c {64 << 20} >/dev/shm/x")
+        sleeps.append(hibernate(c, id))
+        sizes.append(max(f.stat().st_size for f in (server.data / "store/snapshots" / f"hib-{id}").glob("*.zst")))
+        wakes.append(wake(c, id))
+    yield "hibernate_zstd_ms", statistics.median(sleeps)
+    yield "hibernate_zstd_mib", statistics.median(sizes) / (1 << 20)
+    yield "wake_zstd_ms_p50", statistics.median(wakes)
     c.kill(id)
 
 
-def racing(c, n):
+FSYNCS = """
+import os, time
+fd = os.open({path!r}, os.O_WRONLY | os.O_CREAT)
+n, end = 0, time.monotonic() + {seconds}
+while time.monotonic() < end:
+    os.pwrite(fd, b"x" * 4096, n * 4096)
+    os.fsync(fd)
+    n += 1
+print(n / {seconds})
+"""
+
+
+def cold(path):
+    """What is cached of these files is not: both sides read from the disk."""
+    for f in [path] if path.is_file() else path.rglob("*"):
+        if f.is_file():
+            fd = os.open(f, os.O_RDONLY)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+def disk(c, n, server, seconds):
+    """A guest's disk against the host's, in turn, on the same disk."""
     id = c.create()
-    extra = []
+    exec = f"/v1/sandboxes/{id}/exec"
+    mib = 256
+    got = {k: [] for k in ("write", "read", "fsync", "host_write", "host_read", "host_fsync")}
+    here = server.data / "host-file"
+    write = "dd if=/dev/zero of={} bs=1M count=%d conv=fsync 2>/dev/null" % mib
+    read = "dd if={} of=/dev/null bs=1M 2>/dev/null"
     for _ in range(n):
         begun = time.perf_counter()
-        r = ask(c, "POST", f"/v1/sandboxes/{id}/race", commands=["sleep 0.1; exit 1"] * 4 + ["sleep 0.2"])
-        extra.append(ms(begun) - 200)
-        c.kill(r["winner"]["id"])
-        time.sleep(0.1)  # jails are made ahead in the time between
-    yield "race5_extra_ms", statistics.median(extra)
+        ask(c, "POST", exec, cmd=write.format("/root/f"))
+        got["write"].append(mib * 1.048576 / (ms(begun) / 1000))
+        begun = time.perf_counter()
+        subprocess.run(write.format(here), shell=True, check=True)
+        got["host_write"].append(mib * 1.048576 / (ms(begun) / 1000))
+        ask(c, "POST", exec, cmd="sync; echo 3 >/proc/sys/vm/drop_caches")
+        cold(server.data / "disks")
+        begun = time.perf_counter()
+        ask(c, "POST", exec, cmd=read.format("/root/f"))
+        got["read"].append(mib * 1.048576 / (ms(begun) / 1000))
+        cold(here)
+        begun = time.perf_counter()
+        subprocess.run(read.format(here), shell=True, check=True)
+        got["host_read"].append(mib * 1.048576 / (ms(begun) / 1000))
+        ask(c, "POST", exec, cmd="rm /root/f")
+        here.unlink()
+        script = FSYNCS.format(path="/root/s", seconds=seconds)
+        got["fsync"].append(float(ask(c, "POST", exec, argv=["python3", "-c", script])["stdout"]))
+        script = FSYNCS.format(path=str(here), seconds=seconds)
+        got["host_fsync"].append(float(subprocess.run(["python3", "-c", script], capture_output=True, check=True).stdout))
+        here.unlink()
+    for key, unit in ("write", "mb_s"), ("read", "mb_s"), ("fsync", "per_s"):
+        mine, host = statistics.median(got[key]), statistics.median(got["host_" + key])
+        name = key if key == "fsync" else "disk_" + key
+        yield f"{name}_{unit}", mine
+        yield f"host_{name}_{unit}", host
+        yield f"{name}_ratio", mine / host
     c.kill(id)
 
 
-def measure(quick=False):
+def cpu_ms(server, id):
+    """What all processes of a machine have used; None where the host has other control groups."""
+    try:
+        return int(Path(f"/sys/fs/cgroup/cpuacct/{server.group}/{id}/cpuacct.usage").read_text()) / 1e6
+    except FileNotFoundError:
+        return None
+
+
+def chains(c, rounds, server):
+    """What a command costs in sandboxes that have had 1, 10, 100 checkpoints, each with something written before it.
+
+    They are asked in turn: what else the host does meets all three. layer_chain_cpu_cost is the same in cpu time."""
+    ids, times, cpu = {}, {}, {}
+    for length in 1, 10, 100:
+        id = c.create()
+        for i in range(length):
+            ask(c, "POST", f"/v1/sandboxes/{id}/exec", cmd=f"echo {i} >>/root/n; head -c 100000 /dev/urandom >/dev/shm/x{i % 7}")
+            ask(c, "POST", f"/v1/sandboxes/{id}/checkpoints")
+        ids[length], times[length] = id, []
+    for i in range(rounds + 3):
+        for length, id in ids.items():
+            if i == 3:
+                cpu[length] = cpu_ms(server, id)
+            begun = time.perf_counter()
+            ask(c, "POST", f"/v1/sandboxes/{id}/exec", cmd="python3 -c 'import json'")
+            if i >= 3:
+                times[length].append(ms(begun))
+    for length, id in ids.items():
+        yield f"layer_chain_{length}_ms", statistics.median(times[length])
+        cpu[length] = None if cpu[length] is None else cpu_ms(server, id) - cpu[length]
+        c.kill(id)
+    yield "layer_chain_cost", statistics.median(times[100]) / statistics.median(times[1])
+    if cpu[1]:
+        yield "layer_chain_cpu_cost", cpu[100] / cpu[1]
+
+
+def with_server(fn, **config):
     from server import Pandad
-    server = Pandad(Path(tempfile.mkdtemp(prefix="panda-bench.")), log_level=1)
+    server = Pandad(Path(tempfile.mkdtemp(prefix="panda-bench.")), log_level=1, **config)
     try:
         server.start()
         c = Connection(server)
         c.kill(c.create())  # bakes
         time.sleep(0.2)
-        yield from going_back(c, 10 if quick else 30)
-        yield from sleeping(c, 3 if quick else 10)
-        yield from comparing(c, 5 if quick else 20)
-        yield from racing(c, 3 if quick else 10)
+        yield from fn(c, server)
         server.close()
     finally:
         server.scrub()
+
+
+def measure(quick=False):
+    def plain(c, server):
+        yield from going_back(c, 10 if quick else 30)
+        yield from sleeping(c, 3 if quick else 10, server)
+        yield from comparing(c, 5 if quick else 20)
+        yield from racing(c, 3 if quick else 10)
+        yield from disk(c, 1 if quick else 5, server, 0.5 if quick else 1)
+        yield from chains(c, 10 if quick else 30, server)
+
+    yield from with_server(plain)
+    yield from with_server(lambda c, server: compressed(c, 2 if quick else 5, server), compress_hibernated="yes")
 
 
 if __name__ == "__main__":
