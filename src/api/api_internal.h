@@ -156,6 +156,10 @@ bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e);
 bool checkpoints_parse(const json_t *body, bool *ret, struct err *e);
 /* The field 'metadata' of a body; a new reference, or untouched when it has none. */
 int metadata_parse(const json_t *body, json_t **ret, struct err *e);
+/* One element of the list of volumes: a new reference, or NULL and e says what is wrong. */
+json_t *volume_mount_parse(const json_t *v, struct err *e);
+/* The volumes of a sandbox as the API shows them. */
+json_t *volume_mounts_json(const json_t *list);
 /* A snapshot as the API shows it. */
 json_t *snapshot_json(const struct host_snapshot *s);
 /* The caller's sandboxes that this query wants. */
@@ -164,5 +168,7 @@ json_t *templates_json(struct call *c);
 /* RFC 3339 in UTC, or Unix seconds. False: neither. */
 bool parse_since(const char *text, uint64_t *ret_ms);
 
-/* egress_allowlist and egress of a body; *ret stays NULL for the host's default. Caller owns. */
-int egress_parse(const json_t *body, json_t **ret, struct err *e);
+/* egress_allowlist, egress and egress_limits of a body, in the form of core/network.h; what the body
+ * does not name stays as it is now (may be NULL). *ret NULL: the host's default. Caller owns. */
+int egress_parse(const json_t *body, const json_t *now, json_t **ret, struct err *e);
+json_t *egress_list(const json_t *egress); /* a new reference; null when there is no list */

@@ -7,6 +7,7 @@
 #include "api/api_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "core/network.h"
 #include "core/rewind.h"
 #include "http/url.h"
 
@@ -157,35 +158,57 @@ void sandbox_lifecycle(struct call *c)
 	call_json(c, 200, lifecycle(c));
 }
 
+static const struct {
+	const char *name;
+	size_t at;
+} net_counters[] = {
+    {"up_bytes", offsetof(struct host_net, up_bytes)},
+    {"down_bytes", offsetof(struct host_net, down_bytes)},
+    {"up_packets", offsetof(struct host_net, up_packets)},
+    {"down_packets", offsetof(struct host_net, down_packets)},
+    {"refused", offsetof(struct host_net, refused)},
+    {"odd", offsetof(struct host_net, odd)},
+    {"names", offsetof(struct host_net, names)},
+    {"names_refused", offsetof(struct host_net, names_refused)},
+    {"names_limited", offsetof(struct host_net, names_limited)},
+    {"events_lost", offsetof(struct host_net, events_lost)},
+};
+
 void sandbox_egress(struct call *c)
 {
-	struct host_net net;
+	const json_t *egress = c->sb->spec.egress;
+	struct host_net n;
 	const char *mac;
 	char address[16];
-	json_t *list = c->sb->spec.egress;
+	json_t *j;
 
-	host_net(c->host, c->sb, &net);
+	host_net(c->host, c->sb, &n);
 	host_address(c->sb, address, &mac);
-	call_json(c, 200,
-	          json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:I}", "egress_allowlist",
-	                    list ? json_incref(list) : json_null(), "address", address, "up_bytes",
-	                    (json_int_t)net.up_bytes, "down_bytes", (json_int_t)net.down_bytes,
-	                    "refused", (json_int_t)net.refused, "names", (json_int_t)net.names,
-	                    "names_refused", (json_int_t)net.names_refused));
+	j = json_pack("{s:o, s:s, s:O*, s:s}", "egress_allowlist", egress_list(egress), "mode",
+	              network_mode(c->host, egress), "egress_limits", network_limits(egress),
+	              "address", address);
+	for (size_t i = 0; i < ARRAY_LEN(net_counters); i++) {
+		uint64_t v;
+
+		memcpy(&v, (const char *)&n + net_counters[i].at, sizeof(v));
+		json_object_set_new(j, net_counters[i].name, json_integer((json_int_t)v));
+	}
+	call_json(c, 200, j);
 }
 
 void sandbox_set_egress(struct call *c)
 {
-	json_t *list = NULL;
+	json_t *egress = NULL;
 	struct err e;
 
-	if (!json_object_get(c->body, "egress_allowlist") && !json_object_get(c->body, "egress"))
+	if (!json_object_get(c->body, "egress_allowlist") && !json_object_get(c->body, "egress") &&
+	    !json_object_get(c->body, "egress_limits"))
 		call_fail(
 		    c, EINVAL, "bad_request",
 		    "say what it may reach: egress_allowlist, a list of names and addresses, or "
-		    "egress, \"off\" or \"open\"");
-	else if (egress_parse(c->body, &list, &e) < 0 ||
-	         host_set_egress(c->host, c->sb, list, &e) < 0)
+		    "egress, \"off\" or \"open\"; or egress_limits");
+	else if (egress_parse(c->body, c->sb->spec.egress, &egress, &e) < 0 ||
+	         host_set_egress(c->host, c->sb, egress, &e) < 0)
 		call_error(c, &e);
 	else
 		sandbox_egress(c);

@@ -9,6 +9,7 @@
 #include "api/api_internal.h"
 #include "api/sse.h"
 #include "base/cleanup.h"
+#include "core/network.h"
 
 enum {
 	METADATA_MAX = 64, /* entries */
@@ -16,6 +17,7 @@ enum {
 	METADATA_VALUE_MAX = 4096,
 	ENV_MAX = 256, /* entries */
 	ENV_BYTES_MAX = 32 * 1024,
+	KBIT_MAX = 100000000, /* 100 Gbit/s */
 	EGRESS_MAX = 256,
 	EGRESS_ENTRY_MAX = 260,
 	MOUNT_PATH_MAX = 1024,
@@ -167,7 +169,7 @@ static bool egress_entry(const char *s)
 	           n;
 }
 
-int egress_parse(const json_t *body, json_t **ret, struct err *e)
+static int egress_allow(const json_t *body, json_t **ret, struct err *e)
 {
 	const json_t *list = field(body, "egress_allowlist"), *word = field(body, "egress"), *v;
 	size_t i;
@@ -179,8 +181,8 @@ int egress_parse(const json_t *body, json_t **ret, struct err *e)
 			return bad(e, "egress", "must be \"off\" or \"open\"");
 		if (list && json_array_size(list) && strcmp(s, "off") == 0)
 			return bad(e, "egress", "is \"off\", but egress_allowlist names hosts");
-		if (strcmp(s, "off") == 0) {
-			*ret = json_array();
+		if (!list || strcmp(s, "off") == 0) {
+			*ret = strcmp(s, "off") == 0 ? json_array() : json_string("open");
 			return *ret ? 0 : err_set(e, ENOMEM, "no_memory", "no memory");
 		}
 	}
@@ -200,6 +202,65 @@ int egress_parse(const json_t *body, json_t **ret, struct err *e)
 	}
 	*ret = json_incref((json_t *)list);
 	return 0;
+}
+
+/* Copies what we know of it: the rest is ignored, as everywhere. */
+static int egress_limits(const json_t *given, json_t **ret, struct err *e)
+{
+	static const struct {
+		const char *key;
+		json_int_t max;
+	} known[] = {{"connections", 65536}, {"up_kbit", KBIT_MAX}, {"down_kbit", KBIT_MAX}};
+	json_t *limits = json_object();
+	int r = limits ? 0 : err_set(e, ENOMEM, "no_memory", "no memory");
+
+	if (r == 0 && !json_is_object(given))
+		r = bad(e, "egress_limits", "must be an object");
+	for (size_t i = 0; i < ARRAY_LEN(known) && r == 0; i++) {
+		const json_t *v = field(given, known[i].key);
+
+		if (!v)
+			continue;
+		if (!json_is_integer(v) || json_integer_value(v) < 1 ||
+		    json_integer_value(v) > known[i].max)
+			r = err_set(e, EINVAL, "bad_request",
+			            "field 'egress_limits': %s must be a number from 1 to %lld",
+			            known[i].key, (long long)known[i].max);
+		else
+			json_object_set(limits, known[i].key, (json_t *)v);
+	}
+	if (r == 0 && json_object_size(limits))
+		*ret = json_incref(limits);
+	json_decref(limits);
+	return r;
+}
+
+int egress_parse(const json_t *body, const json_t *now, json_t **ret, struct err *e)
+{
+	const json_t *limits = json_object_get(body, "egress_limits");
+	json_t *allow = NULL, *most = NULL;
+	int r = 0;
+
+	if (json_object_get(body, "egress_allowlist") || json_object_get(body, "egress"))
+		r = egress_allow(body, &allow, e);
+	else
+		allow = json_incref((json_t *)network_allow(now));
+	if (r == 0 && limits && !json_is_null(limits))
+		r = egress_limits(limits, &most, e);
+	else if (r == 0 && !limits)
+		most = json_incref((json_t *)network_limits(now));
+	if (r == 0 && network_join(allow, most, ret) < 0)
+		r = err_set(e, ENOMEM, "no_memory", "no memory");
+	json_decref(allow);
+	json_decref(most);
+	return r;
+}
+
+json_t *egress_list(const json_t *egress)
+{
+	const json_t *allow = network_allow(egress);
+
+	return json_is_array(allow) ? json_incref((json_t *)allow) : json_null();
 }
 
 /* {name|id, path|mount|mount_path, read_only|readonly}, or the name alone */
@@ -251,6 +312,11 @@ static json_t *parse_volume(const json_t *v, size_t i, struct err *e)
 	if (!j)
 		err_set(e, ENOMEM, "no_memory", "no memory");
 	return (json_t *)j;
+}
+
+json_t *volume_mount_parse(const json_t *v, struct err *e)
+{
+	return parse_volume(v, 0, e);
 }
 
 static int parse_volumes(const json_t *body, json_t **ret, struct err *e)
@@ -347,7 +413,7 @@ bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e)
 	if (r == 0)
 		r = parse_env(body, &s.env, e);
 	if (r == 0)
-		r = egress_parse(body, &s.egress, e);
+		r = egress_parse(body, NULL, &s.egress, e);
 	if (r == 0)
 		r = parse_volumes(body, &s.volumes, e);
 	if (r < 0) {
@@ -407,8 +473,8 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb)
 	json_object_set_new(j, "parent_id", text_or_null(sb->parent));
 	json_object_set_new(j, "fork_tree_id", text_or_null(sb->tree));
 	json_object_set_new(j, "metadata", show_metadata(s->metadata));
-	json_object_set_new(j, "volumes", s->volumes ? json_copy(s->volumes) : json_array());
-	json_object_set_new(j, "egress_allowlist", s->egress ? json_copy(s->egress) : json_null());
+	json_object_set_new(j, "volumes", volume_mounts_json(s->volumes));
+	json_object_set_new(j, "egress_allowlist", egress_list(s->egress));
 	if (sb->state == SANDBOX_FAILED)
 		json_object_set_new(j, "end_reason", json_text(sb->end, strlen(sb->end)));
 	if (sb->silent)

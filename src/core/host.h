@@ -39,10 +39,12 @@ struct host_config {
 	const char *net_pool, *wan; /* see net/net.h; NULL: its defaults */
 	const char *const *resolvers;
 	size_t nresolvers;
+	unsigned net_conns;                  /* connections of a sandbox; 0: 512 */
+	uint64_t net_up_kbit, net_down_kbit; /* its bandwidth; 0: no limit */
 };
 
 struct quota { /* per tenant; 0: no limit */
-	uint64_t sandboxes, memory_mb, snapshots, volumes_mb;
+	uint64_t sandboxes, memory_mb, snapshots, volumes, volumes_mb;
 };
 
 struct host_stats {
@@ -72,7 +74,8 @@ struct host {
 	struct dict *by_id;
 	struct sandbox *newest;
 	size_t count;
-	size_t checkpoints; /* of all sandboxes */
+	size_t checkpoints;     /* of all sandboxes */
+	unsigned volume_copies; /* that are being made */
 	bool closing;
 	struct host_spare *spare; /* ids with a prepared jail */
 	unsigned nspare, preparing;
@@ -149,7 +152,8 @@ int host_set_egress(struct host *h, struct sandbox *sb, json_t *egress, struct e
 void host_address(const struct sandbox *sb, char ret[16], const char **ret_mac);
 
 struct host_net {
-	uint64_t up_bytes, down_bytes, refused, names, names_refused;
+	uint64_t up_bytes, down_bytes, up_packets, down_packets, refused, odd;
+	uint64_t names, names_refused, names_limited, events_lost;
 };
 void host_net(struct host *h, const struct sandbox *sb, struct host_net *ret);
 

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -20,10 +19,14 @@ static void on_event(void *arg, const struct net_event *ev)
 {
 	struct host *h = arg;
 	struct sandbox *sb = ev->owner;
+	static const char *const types[] = {[NET_ALLOWED] = "net.allowed",
+	                                    [NET_REFUSED] = "net.refused",
+	                                    [NET_CLOSED] = "net.closed"};
 	uint64_t second = ev->time_ms / 1000;
 	char address[INET_ADDRSTRLEN];
+	json_t *j;
 
-	if (!sb || ev->verdict == NET_CLOSED)
+	if (!sb)
 		return;
 	if (sb->net_second != second) {
 		sb->net_second = second;
@@ -32,11 +35,13 @@ static void on_event(void *arg, const struct net_event *ev)
 	if (++sb->net_events > EVENTS_PER_SECOND)
 		return;
 	inet_ntop(AF_INET, ev->addr, address, sizeof(address));
-	event_emit(&h->events, sb->tenant, sb->id,
-	           ev->verdict == NET_REFUSED ? "net.refused" : "net.allowed",
-	           json_pack("{s:s, s:i, s:i, s:s, s:s*}", "address", address, "port",
-	                     (int)ev->port, "proto", (int)ev->proto, "name",
-	                     ev->name ? ev->name : "", "why", ev->why));
+	j = json_pack("{s:s, s:i, s:i, s:s, s:s*}", "address", address, "port", (int)ev->port,
+	              "proto", (int)ev->proto, "name", ev->name ? ev->name : "", "why", ev->why);
+	if (ev->verdict == NET_CLOSED) {
+		json_object_set_new(j, "up_bytes", json_integer((json_int_t)ev->bytes_up));
+		json_object_set_new(j, "down_bytes", json_integer((json_int_t)ev->bytes_down));
+	}
+	event_emit(&h->events, sb->tenant, sb->id, types[ev->verdict], j);
 }
 
 void network_open(struct host *h)
@@ -48,6 +53,9 @@ void network_open(struct host *h)
 	                       .resolvers = h->config.resolvers,
 	                       .n_resolvers = h->config.nresolvers,
 	                       .wan = h->config.wan,
+	                       .conns_max = h->config.net_conns,
+	                       .up_kbit = h->config.net_up_kbit,
+	                       .down_kbit = h->config.net_down_kbit,
 	                       .event = on_event,
 	                       .arg = h};
 	struct err e;
@@ -67,18 +75,50 @@ void network_close(struct host *h)
 	h->net = NULL;
 }
 
+/* ---- what a spec says ---- */
+
+const json_t *network_allow(const json_t *egress)
+{
+	const json_t *v = json_is_object(egress) ? json_object_get(egress, "allow") : egress;
+
+	return json_is_null(v) ? NULL : v;
+}
+
+const json_t *network_limits(const json_t *egress)
+{
+	return json_is_object(egress) ? json_object_get(egress, "limits") : NULL;
+}
+
+int network_join(const json_t *allow, const json_t *limits, json_t **ret)
+{
+	*ret = limits ? json_pack("{s:O?, s:O}", "allow", allow, "limits", limits)
+	              : json_incref((json_t *)allow);
+	return *ret || !(allow || limits) ? 0 : -ENOMEM;
+}
+
+const char *network_mode(const struct host *h, const json_t *egress)
+{
+	const json_t *allow = network_allow(egress);
+
+	if (!allow)
+		return h->config.egress_deny ? "off" : "open";
+	if (json_is_string(allow))
+		return "open";
+	return json_array_size(allow) ? "list" : "off";
+}
+
 /* NULL in *ret: the host's default. */
 static int policy_of(const json_t *egress, struct net_policy **ret, struct err *e)
 {
+	const json_t *v, *allow = network_allow(egress);
 	const char *entries[NET_POLICY_ENTRIES_MAX];
-	const json_t *v;
 	size_t i, n = 0;
 	int r;
 
 	*ret = NULL;
-	if (!egress)
+	if (!allow)
 		return 0;
-	json_array_foreach(egress, i, v)
+	json_array_foreach(allow, i, v)
 	{
 		if (n == NET_POLICY_ENTRIES_MAX || !json_is_string(v))
 			return err_set(e, E2BIG, "bad_request",
@@ -86,7 +126,10 @@ static int policy_of(const json_t *egress, struct net_policy **ret, struct err *
 			               NET_POLICY_ENTRIES_MAX);
 		entries[n++] = json_string_value(v);
 	}
-	r = net_policy_new(n ? NET_LIST : NET_OFF, entries, n, ret, e);
+	r = net_policy_new(json_is_string(allow) ? NET_OPEN
+	                   : n                   ? NET_LIST
+	                                         : NET_OFF,
+	                   entries, n, ret, e);
 	if (r < 0 && e)
 		e->kind = "bad_request";
 	return r;
@@ -99,6 +142,80 @@ int network_check(const json_t *egress, struct err *e)
 
 	if (r == 0)
 		net_policy_unref(p);
+	return r;
+}
+
+/* ---- limits ---- */
+
+static uint64_t limit_of(const json_t *egress, const char *key)
+{
+	json_int_t v = json_integer_value(json_object_get(network_limits(egress), key));
+
+	return v > 0 ? (uint64_t)v : 0;
+}
+
+/* Bandwidth is set by a thread: the kernel may let it wait. */
+struct shaping {
+	struct net_shape shape;
+	int error;
+	char id[SANDBOX_ID + 1];
+	struct sandbox *sb; /* with ready: its operation waits for us, it cannot go away */
+	void (*ready)(void *arg, const struct err *e);
+	void *arg;
+};
+
+static void shape_work(void *arg)
+{
+	struct shaping *s = arg;
+
+	s->error = net_shape(&s->shape);
+}
+
+static void shape_done(void *arg)
+{
+	struct shaping *s = arg;
+	struct err e;
+
+	if (s->error < 0) {
+		err_set(&e, -s->error, "net_failed",
+		        "cannot limit the bandwidth of the sandbox: %s (kernel option NET_SCH_TBF)",
+		        strerror(-s->error));
+		if (s->ready)
+			network_return(s->sb);
+		else
+			log_warn("the bandwidth of a sandbox is as it was sandbox=%s why=\"%s\"",
+			         s->id, e.text);
+	}
+	if (s->ready)
+		s->ready(s->arg, s->error < 0 ? &e : NULL);
+	free(s);
+}
+
+/* ready NULL: nobody waits. Else it is called, maybe at once. */
+static int limit(struct sandbox *sb, void (*ready)(void *arg, const struct err *e), void *arg,
+                 struct err *e)
+{
+	struct net_limits l = {.conns = (unsigned)limit_of(sb->spec.egress, "connections"),
+	                       .up_kbit = limit_of(sb->spec.egress, "up_kbit"),
+	                       .down_kbit = limit_of(sb->spec.egress, "down_kbit")};
+	struct shaping *s = calloc(1, sizeof(*s));
+	int r = s ? net_set_limits(sb->slot, &l, &s->shape, e)
+	          : err_set(e, ENOMEM, "no_memory", "no memory");
+
+	if (r == 0 && s->shape.ns >= 0) {
+		s->sb = sb;
+		s->ready = ready;
+		s->arg = arg;
+		memcpy(s->id, sb->id, sizeof(s->id));
+		r = pool_submit(sb->host->pool, shape_work, shape_done, s);
+		if (r == 0)
+			return 0;
+		net_shape(&s->shape);
+		err_set(e, -r, "no_memory", "no memory");
+	}
+	free(s);
+	if (r == 0 && ready)
+		ready(arg, NULL);
 	return r;
 }
 
@@ -121,6 +238,18 @@ static int take_now(struct sandbox *sb, struct err *e)
 	return r;
 }
 
+/* What take_now() gave, with its limits; then the sandbox has its network. */
+static void taken(struct sandbox *sb, int r, struct err *e,
+                  void (*ready)(void *arg, const struct err *e), void *arg)
+{
+	if (r == 0)
+		r = limit(sb, ready, arg, e);
+	if (r == 0)
+		return;
+	network_return(sb);
+	ready(arg, e);
+}
+
 static void take_again(void *arg, int error)
 {
 	struct taking *t = arg;
@@ -134,7 +263,7 @@ static void take_again(void *arg, int error)
 		net_wait(t->sb->host->net, &t->wait);
 		return;
 	}
-	t->ready(t->arg, r < 0 ? &e : NULL);
+	taken(t->sb, r, &e, t->ready, t->arg);
 	free(t);
 }
 
@@ -150,7 +279,7 @@ void network_take(struct sandbox *sb, void (*ready)(void *arg, const struct err 
 	}
 	r = take_now(sb, &e);
 	if (r != -EAGAIN) {
-		ready(arg, r < 0 ? &e : NULL);
+		taken(sb, r, &e, ready, arg);
 		return;
 	}
 	t = calloc(1, sizeof(*t));
@@ -177,6 +306,7 @@ void network_return(struct sandbox *sb)
 
 void network_adopt(struct sandbox *sb)
 {
+	struct engine_machine m = {.pidfd = sb->pidfd, .net = true};
 	struct host *h = sb->host;
 	autoclose int tap = -1;
 	struct net_policy *p = NULL;
@@ -185,8 +315,7 @@ void network_adopt(struct sandbox *sb)
 
 	if (!h->net)
 		return;
-	tap = pidfd_getfd(sb->pidfd, (int)h->engine->net_slot, 0);
-	if (tap < 0)
+	if (machine_net_fd(&h->machines, &m, &tap, NULL) < 0)
 		return; /* it never had a network */
 	r = policy_of(sb->spec.egress, &p, &e);
 	if (r == 0)
@@ -208,6 +337,8 @@ int network_apply(struct sandbox *sb, struct err *e)
 	if (r == 0 && sb->slot)
 		r = net_set_policy(sb->slot, p, e);
 	net_policy_unref(p);
+	if (r == 0 && sb->slot)
+		r = limit(sb, NULL, NULL, e);
 	return r;
 }
 
@@ -248,7 +379,12 @@ void host_net(struct host *h, const struct sandbox *sb, struct host_net *ret)
 		return;
 	*ret = (struct host_net){.up_bytes = c.up_bytes,
 	                         .down_bytes = c.down_bytes,
+	                         .up_packets = c.up_packets,
+	                         .down_packets = c.down_packets,
 	                         .refused = c.refused,
+	                         .odd = c.odd,
 	                         .names = c.names,
-	                         .names_refused = c.names_refused};
+	                         .names_refused = c.names_refused,
+	                         .names_limited = c.names_limited,
+	                         .events_lost = c.events_lost};
 }

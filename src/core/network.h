@@ -11,9 +11,18 @@
 void network_open(struct host *h);
 void network_close(struct host *h);
 
-/* Is this list of a spec (NULL: the host's default) one we can hold somebody to? Kind: bad_request.
+/*
+ * What spec.egress may be: NULL, the host's default; a list of what may be reached; "open"; or an
+ * object {"allow": one of these or null, "limits": {"connections", "up_kbit", "down_kbit"}}.
+ * Is this one that we can hold somebody to? Kind: bad_request.
  */
 int network_check(const json_t *egress, struct err *e);
+const json_t *network_allow(const json_t *egress);  /* a list, "open", or NULL */
+const json_t *network_limits(const json_t *egress); /* or NULL */
+/* Borrows both. *ret is NULL when both are. -ENOMEM */
+int network_join(const json_t *allow, const json_t *limits, json_t **ret);
+/* "off", "list" or "open": what that comes to on this host. */
+const char *network_mode(const struct host *h, const json_t *egress);
 
 /* Calls ready() when the sandbox has a slot, or there is no network; maybe at once. On the loop. */
 void network_take(struct sandbox *sb, void (*ready)(void *arg, const struct err *e), void *arg);

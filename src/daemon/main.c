@@ -288,7 +288,10 @@ static int wire(struct daemon *d, struct err *e)
 	                         .net_pool = c->net_pool,
 	                         .wan = c->wan,
 	                         .resolvers = (const char *const *)d->resolvers,
-	                         .nresolvers = d->nresolvers};
+	                         .nresolvers = d->nresolvers,
+	                         .net_conns = (unsigned)c->net_connections,
+	                         .net_up_kbit = (uint64_t)c->net_up_kbit,
+	                         .net_down_kbit = (uint64_t)c->net_down_kbit};
 	struct api_config ac = {.preview_suffix = c->preview_suffix,
 	                        .public_url = c->public_url,
 	                        .rate_per_s = (unsigned)c->rate_per_second,

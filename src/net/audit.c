@@ -54,6 +54,43 @@ void audit_refused_name(struct net_slot *s, const char *name, const char *why, u
 	audit_tell(s, &ev);
 }
 
+/* ---- ends ---- */
+
+static void sweep_work(void *arg)
+{
+	struct mnl_socket *nf;
+
+	if (nl_open(NETLINK_NETFILTER, &nf) < 0)
+		return; /* then it takes a minute */
+	nl_flow_sweep(nf);
+	nl_close(nf);
+}
+
+static void sweep_done(void *arg)
+{
+}
+
+static void sweep_due(void *arg)
+{
+	struct net *n = arg;
+
+	if (n->sweeps && pool_submit(n->breaker, sweep_work, sweep_done, NULL) == 0 && --n->sweeps)
+		loop_timer_set(n->loop, &n->sweep, loop_now_ms(n->loop) + SWEEP_MS);
+}
+
+/* Something has begun, so something will end: see to it that we hear of that. */
+static void sweep_soon(struct net *n)
+{
+	n->sweeps = SWEEPS;
+	if (n->sweep.slot)
+		return;
+	n->sweep.fn = sweep_due;
+	n->sweep.arg = n;
+	loop_timer_set(n->loop, &n->sweep, loop_now_ms(n->loop) + SWEEP_MS);
+}
+
+/* ---- packets ---- */
+
 /* The packet, as far as it was copied: who it was for. */
 static void read_packet(const uint8_t *p, size_t n, struct net_event *ev)
 {
@@ -96,6 +133,8 @@ static void on_packet(struct net_slot *s, const struct nlmsghdr *h)
 	memcpy(&addr, ev.addr, 4);
 	ev.name = seen_name(s, ntohl(addr));
 	tell(s, &ev);
+	if (ev.verdict == NET_ALLOWED)
+		sweep_soon(s->net);
 }
 
 static void on_end(struct net_slot *s, const struct nlmsghdr *h)

@@ -2,14 +2,36 @@
 #include <fcntl.h>
 #include <linux/netlink.h>
 #include <net/if.h>
+#include <poll.h>
+#include <signal.h>
 #include <spawn.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/io.h"
 #include "net/make.h"
+
+enum {
+	NFT_MS = 10 * 1000, /* it takes 5 ms; whoever waits for a slot shall not wait for ever */
+};
+
+/* Without pidfds it is waited for as long as it takes. */
+static bool ends_in_time(pid_t pid)
+{
+	autoclose int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	uint64_t end = mono_ms() + NFT_MS, now;
+
+	while (fd >= 0 && (now = mono_ms()) < end)
+		if (poll(&p, 1, (int)(end - now)) > 0)
+			return true;
+	return fd < 0;
+}
 
 int make_nft(const char *nft, const char *text, char why[MAKE_WHY])
 {
@@ -20,6 +42,7 @@ int make_nft(const char *nft, const char *text, char why[MAKE_WHY])
 	posix_spawn_file_actions_t acts;
 	posix_spawnattr_t attr;
 	sigset_t none;
+	bool hung;
 	int r, status;
 	char said[120];
 	ssize_t n;
@@ -51,9 +74,16 @@ int make_nft(const char *nft, const char *text, char why[MAKE_WHY])
 		         strerror(r));
 		return -r;
 	}
+	hung = !ends_in_time(pid);
+	if (hung)
+		kill(pid, SIGKILL);
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
 			return -errno;
+	if (hung) {
+		snprintf(why, MAKE_WHY, "%s did not end within %d s", nft, NFT_MS / 1000);
+		return -ETIMEDOUT;
+	}
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return 0;
 	n = pread(out, said, sizeof(said) - 1, 0);

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <libmnl/libmnl.h>
 #include <linux/if_tun.h>
 #include <linux/netlink.h>
@@ -17,7 +18,9 @@
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/io.h"
+#include "net/addr.h"
 #include "net/net.h"
 
 enum {
@@ -25,6 +28,7 @@ enum {
 	TCP_BACKLOG = 16,
 	SNI_BACKLOG = 64,
 	DNS_RCVBUF = 64 * 1024,
+	OWN_MS = 10 * 1000, /* with thousands of slots on the host a look costs milliseconds */
 };
 
 static const uint8_t GUEST_MAC[6] = {0x06, 0x00, 0xac, 0x1f, 0xff, 0x02};
@@ -234,12 +238,40 @@ static int build(const struct make_plan *p, struct mnl_socket *host_rt, struct m
 	return r < 0 ? r : open_ears(k, why);
 }
 
+/* In the host's namespace. A failure leaves what was known. */
+static void look_at_own(struct make_own *own)
+{
+	uint64_t now = mono_ms();
+	struct ifaddrs *list;
+
+	if ((own->at_ms && now - own->at_ms < OWN_MS) || getifaddrs(&list) < 0)
+		return;
+	own->at_ms = now;
+	own->n = 0;
+	for (const struct ifaddrs *i = list; i && own->n < MAKE_OWN_MAX; i = i->ifa_next) {
+		struct sockaddr_in sin;
+		bool twice = false;
+		uint32_t addr;
+
+		if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET)
+			continue;
+		memcpy(&sin, i->ifa_addr, sizeof(sin));
+		addr = ntohl(sin.sin_addr.s_addr);
+		for (size_t k = 0; k < own->n; k++)
+			twice |= own->addr[k] == addr;
+		if (!twice && !addr_closed(addr))
+			own->addr[own->n++] = addr;
+	}
+	freeifaddrs(list);
+}
+
 int make_slot(const struct make_plan *p, struct make_kit *ret, char why[MAKE_WHY])
 {
 	struct make_kit k = MAKE_KIT_NONE;
 	struct mnl_socket *host_rt;
 	int r;
 
+	look_at_own(p->own);
 	r = nl_open(NETLINK_ROUTE, &host_rt);
 	if (r < 0)
 		return fail(why, r, "netlink");
@@ -317,6 +349,23 @@ void make_undo(const struct make_plan *p, struct make_kit *k)
 		nl_flow_cut(s, flow_of, (void *)p);
 		nl_close(s);
 	}
+}
+
+int make_shape(int host_ns, int ns, uint64_t up_kbit, uint64_t down_kbit)
+{
+	struct mnl_socket *rt = NULL;
+	uint32_t tap, wan;
+	int r;
+
+	if (setns(ns, CLONE_NEWNET) < 0)
+		return -errno;
+	r = nl_open(NETLINK_ROUTE, &rt);
+	if (r == 0 && (r = nl_link_index(rt, WAN_NAME, &wan)) == 0 &&
+	    (r = nl_link_index(rt, TAP_NAME, &tap)) == 0 && (r = nl_shape(rt, wan, up_kbit)) == 0)
+		r = nl_shape(rt, tap, down_kbit);
+	nl_close(rt);
+	come_back(host_ns);
+	return r;
 }
 
 int make_socket(int host_ns, int ns, int type, int *ret)

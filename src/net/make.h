@@ -15,11 +15,19 @@
 
 enum {
 	MAKE_WHY = 200,
+	MAKE_OWN_MAX = 64,
 	SNI_PORT = 8443, /* where the rules send connections whose server name is looked at */
 	LOG_GROUP = 1,
 	RELAY_MARK = 0x70616e64, /* on packets of our own that may leave a slot */
 	GUEST_ADDR = (int)0xac1fff02u,
 	GATEWAY_ADDR = (int)0xac1fff01u,
+};
+
+/* Addresses of the host that are not closed anyway. For the thread that makes slots. */
+struct make_own {
+	uint64_t at_ms; /* when we looked; 0: never */
+	uint32_t addr[MAKE_OWN_MAX];
+	size_t n;
 };
 
 /* What the place in the pool and the configuration say. */
@@ -29,6 +37,7 @@ struct make_plan {
 	uint32_t host, inner; /* addresses of the veth */
 	unsigned conns_max;
 	uint64_t up_kbit, down_kbit;
+	struct make_own *own; /* kept up to date by make_slot() */
 };
 
 /* What a slot is made of; all fds, so it ends with the process. */
@@ -56,6 +65,10 @@ int make_adopt(int host_ns, int tap, struct make_kit *ret, uint32_t *ret_inner, 
 /* Closes all; when it returns the host has no link and no connections of that slot any more. */
 void make_undo(const struct make_plan *p, struct make_kit *k);
 void make_close(struct make_kit *k); /* only closes */
+
+/* Other limits for a slot that is there; 0: none. It waits for a lock that the kernel has one of.
+ */
+int make_shape(int host_ns, int ns, uint64_t up_kbit, uint64_t down_kbit);
 
 /* A socket in another namespace, from any thread. */
 int make_socket(int host_ns, int ns, int type, int *ret);

@@ -198,7 +198,8 @@ static int make_one(struct net *n)
 	                             .inner = range_inner(n->range, s->place),
 	                             .conns_max = n->config.conns_max,
 	                             .up_kbit = n->config.up_kbit,
-	                             .down_kbit = n->config.down_kbit};
+	                             .down_kbit = n->config.down_kbit,
+	                             .own = &n->own};
 	j = job_new(n, s);
 	if (j)
 		j->making = true;
@@ -386,6 +387,7 @@ void net_free(struct net *n)
 	if (!n)
 		return;
 	loop_timer_clear(n->loop, &n->retry);
+	loop_timer_clear(n->loop, &n->sweep);
 	loop_defer_cancel(n->loop, &n->tell);
 	while (n->used) {
 		struct net_slot *s = n->used;
@@ -612,7 +614,10 @@ int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct 
 	s->plan = (struct make_plan){.host_ns = n->host_ns,
 	                             .nft = n->nft,
 	                             .host = range_host(n->range, s->place),
-	                             .inner = inner};
+	                             .inner = inner,
+	                             /* As somebody else left it. */
+	                             .conns_max = 0,
+	                             .up_kbit = UINT64_MAX};
 	r = slot_begin(s, p, owner, true);
 	if (r < 0) {
 		s->kit.tap = -1;
@@ -651,6 +656,59 @@ int net_set_policy(struct net_slot *s, struct net_policy *p, struct err *e)
 	return r;
 }
 
+/* The host's limit is the most anybody gets; 0: it has none. */
+static uint64_t capped(uint64_t want, uint64_t most)
+{
+	return want && (!most || want < most) ? want : most;
+}
+
+int net_set_limits(struct net_slot *s, const struct net_limits *l, struct net_shape *ret,
+                   struct err *e)
+{
+	const struct net_config *c = &s->net->config;
+	unsigned conns = (unsigned)capped(l->conns, c->conns_max);
+	uint64_t up = capped(l->up_kbit, c->up_kbit), down = capped(l->down_kbit, c->down_kbit);
+	struct nl_batch *b = s->net->batch;
+	int r;
+
+	*ret = (struct net_shape){.host_ns = -1, .ns = -1};
+	if (conns != s->plan.conns_max) {
+		nl_limit_conns(b, "count_out", conns);
+		nl_limit_conns(b, "count_in", conns);
+		r = nl_commit(b, s->kit.nf);
+		if (r < 0)
+			return err_set(e, -r, "net_failed", "cannot limit connections: %s",
+			               strerror(-r));
+		s->plan.conns_max = conns;
+	}
+	if (up == s->plan.up_kbit && down == s->plan.down_kbit)
+		return 0;
+	ret->host_ns = fcntl(s->net->host_ns, F_DUPFD_CLOEXEC, 0);
+	ret->ns = fcntl(s->kit.ns, F_DUPFD_CLOEXEC, 0);
+	if (ret->host_ns < 0 || ret->ns < 0) {
+		r = errno;
+		net_shape(ret);
+		return err_set(e, r, "net_failed", "cannot limit the bandwidth: %s", strerror(r));
+	}
+	ret->up_kbit = s->plan.up_kbit = up;
+	ret->down_kbit = s->plan.down_kbit = down;
+	return 0;
+}
+
+int net_shape(struct net_shape *sh)
+{
+	int r = 0;
+
+	if (sh->host_ns >= 0 && sh->ns >= 0)
+		r = make_shape(sh->host_ns, sh->ns, sh->up_kbit, sh->down_kbit);
+	if (sh->host_ns >= 0)
+		close(sh->host_ns);
+	if (sh->ns >= 0)
+		close(sh->ns);
+	*sh = (struct net_shape){.host_ns = -1, .ns = -1};
+	return r;
+}
+
 void net_return(struct net_slot *s)
 {
 	if (!s)
@@ -675,11 +733,6 @@ uint32_t net_slot_id(const struct net_slot *s)
 void net_slot_addr(const struct net_slot *s, char ret[16])
 {
 	addr_text(s->plan.inner, ret);
-}
-
-struct net_policy *net_slot_policy(const struct net_slot *s)
-{
-	return s->policy;
 }
 
 int net_slot_counters(struct net_slot *s, struct net_counters *ret)

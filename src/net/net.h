@@ -158,6 +158,26 @@ int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct 
  */
 int net_set_policy(struct net_slot *s, struct net_policy *p, struct err *e);
 
+/* What one slot may have; 0: as net_config says, which is also the most it gets. */
+struct net_limits {
+	unsigned conns;
+	uint64_t up_kbit, down_kbit;
+};
+
+/*
+ * Connections beyond the limit are refused; those that are open when it changes stay, and are not
+ * counted. Bandwidth cannot be changed on the loop, the kernel may let us wait: *ret says what is
+ * left to do, for net_shape() on another thread. -EIO and the like: "net_failed".
+ */
+struct net_shape {
+	int host_ns, ns; /* -1: nothing to do */
+	uint64_t up_kbit, down_kbit;
+};
+
+int net_set_limits(struct net_slot *s, const struct net_limits *l, struct net_shape *ret,
+                   struct err *e);
+int net_shape(struct net_shape *sh); /* any thread, the slot may be gone; closes what is in it */
+
 /* The machine is gone (its process has ended: the tap must be closed there). Accepts NULL. */
 void net_return(struct net_slot *s);
 
@@ -166,9 +186,8 @@ void net_return(struct net_slot *s);
  * offloads CSUM and TSO4 set. The jail must not be able to ioctl() it.
  */
 int net_slot_tap(const struct net_slot *s);
-uint32_t net_slot_id(const struct net_slot *s);               /* place in the pool, 0 to 16,383 */
-void net_slot_addr(const struct net_slot *s, char ret[16]);   /* outside address: 10.200.n.2 */
-struct net_policy *net_slot_policy(const struct net_slot *s); /* borrowed */
+uint32_t net_slot_id(const struct net_slot *s);             /* place in the pool, 0 to 16,383 */
+void net_slot_addr(const struct net_slot *s, char ret[16]); /* outside address: 10.200.n.2 */
 
 struct net_counters {
 	uint64_t up_bytes, up_packets, down_bytes, down_packets; /* forwarded */

@@ -12,6 +12,8 @@
 #include "net/upstream.h"
 
 enum {
+	SWEEP_MS = 5000, /* after connections began: so often the kernel is asked what has ended */
+	SWEEPS = 3,
 	SEEN_MAX = 1024,   /* addresses a slot has resolved and may reach by name */
 	SEEN_GRACE_S = 60, /* an address stays open so long after its answer has ended */
 	SEEN_MIN_S = 120,
@@ -74,6 +76,7 @@ struct net {
 	struct range *range;
 	struct host host;
 	int host_ns;
+	struct make_own own; /* the maker's */
 	struct pool *maker, *breaker;
 	struct upstream *up;
 	struct nl_batch *batch;
@@ -88,6 +91,8 @@ struct net {
 	struct loop_timer retry;
 	struct loop_defer tell;
 	struct net_wait *waits, **waits_tail;
+	struct loop_timer sweep;
+	unsigned sweeps; /* still to do */
 	bool host_opened;
 };
 

@@ -203,6 +203,54 @@ void nl_add_proto_mark(struct nl_batch *b, const char *map, uint8_t proto, uint3
 	batch_end(b, h);
 }
 
+static struct nlattr *expr_begin(struct nlmsghdr *h, const char *name, struct nlattr **data)
+{
+	struct nlattr *e = mnl_attr_nest_start(h, NFTA_LIST_ELEM);
+
+	mnl_attr_put_strz(h, NFTA_EXPR_NAME, name);
+	*data = mnl_attr_nest_start(h, NFTA_EXPR_DATA);
+	return e;
+}
+
+static void expr_end(struct nlmsghdr *h, struct nlattr *e, struct nlattr *data)
+{
+	mnl_attr_nest_end(h, data);
+	mnl_attr_nest_end(h, e);
+}
+
+/* As nft writes "ct count over MAX goto too_many". */
+void nl_limit_conns(struct nl_batch *b, const char *chain, uint32_t max)
+{
+	struct nlattr *list, *e, *data, *value, *verdict;
+	struct nlmsghdr *h;
+
+	_Static_assert((int)NFTA_RULE_TABLE == (int)NFTA_SET_ELEM_LIST_TABLE &&
+	                   (int)NFTA_RULE_CHAIN == (int)NFTA_SET_ELEM_LIST_SET,
+	               "batch_msg() names a chain as it names a set");
+	h = batch_msg(b, NFT_MSG_DELRULE, 0, chain); /* no handle: all of them */
+	if (h)
+		batch_end(b, h);
+	h = batch_msg(b, NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, chain);
+	if (!h)
+		return;
+	list = mnl_attr_nest_start(h, NFTA_RULE_EXPRESSIONS);
+	e = expr_begin(h, "connlimit", &data);
+	mnl_attr_put_u32(h, NFTA_CONNLIMIT_COUNT, htonl(max));
+	mnl_attr_put_u32(h, NFTA_CONNLIMIT_FLAGS, htonl(NFT_CONNLIMIT_F_INV));
+	expr_end(h, e, data);
+	e = expr_begin(h, "immediate", &data);
+	mnl_attr_put_u32(h, NFTA_IMMEDIATE_DREG, htonl(NFT_REG_VERDICT));
+	value = mnl_attr_nest_start(h, NFTA_IMMEDIATE_DATA);
+	verdict = mnl_attr_nest_start(h, NFTA_DATA_VERDICT);
+	mnl_attr_put_u32(h, NFTA_VERDICT_CODE, htonl((uint32_t)NFT_GOTO));
+	mnl_attr_put_strz(h, NFTA_VERDICT_CHAIN, "too_many");
+	mnl_attr_nest_end(h, verdict);
+	mnl_attr_nest_end(h, value);
+	expr_end(h, e, data);
+	mnl_attr_nest_end(h, list);
+	batch_end(b, h);
+}
+
 /* What the kernel had to say about the batch is there when send returns; without a word it went
  * well. */
 static int batch_result(struct mnl_socket *nf)
@@ -492,6 +540,18 @@ int nl_flow_cut(struct mnl_socket *nf, bool (*cut)(void *arg, const struct nl_fl
 	}
 	free(c.tuples);
 	return r < 0 ? r : (int)c.n;
+}
+
+int nl_flow_sweep(struct mnl_socket *nf)
+{
+	char buf[NL_BUF] __attribute__((aligned(8)));
+	struct nlmsghdr *h =
+	    nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, NLM_F_DUMP, AF_INET, 0);
+
+	/* Whoever is looked at and is over goes; that nobody has this mark saves the telling. */
+	mnl_attr_put_u32(h, CTA_MARK, htonl(UINT32_MAX));
+	mnl_attr_put_u32(h, CTA_MARK_MASK, htonl(UINT32_MAX));
+	return nl_talk(nf, h, NULL, NULL);
 }
 
 static int log_config(struct mnl_socket *nf, uint16_t group, uint8_t family,

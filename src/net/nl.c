@@ -283,13 +283,18 @@ int nl_shape(struct mnl_socket *s, uint32_t index, uint64_t kbit)
 	struct nlattr *opt;
 	struct nlmsghdr *h;
 	struct tcmsg *tc;
+	int r;
 
-	h = route_msg(buf, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK, sizeof(*tc),
-	              &tc);
+	h = route_msg(buf, kbit ? RTM_NEWQDISC : RTM_DELQDISC,
+	              (kbit ? NLM_F_CREATE | NLM_F_REPLACE : 0) | NLM_F_ACK, sizeof(*tc), &tc);
 	tc->tcm_family = AF_UNSPEC;
 	tc->tcm_ifindex = (int)index;
 	tc->tcm_handle = 1u << 16;
 	tc->tcm_parent = TC_H_ROOT;
+	if (!kbit) {
+		r = nl_talk(s, h, NULL, NULL);
+		return r == -ENOENT || r == -EINVAL ? 0 : r; /* there was none of ours */
+	}
 	mnl_attr_put_strz(h, TCA_KIND, "tbf");
 	opt = mnl_attr_nest_start(h, TCA_OPTIONS);
 	mnl_attr_put(h, TCA_TBF_PARMS, sizeof(q), &q);

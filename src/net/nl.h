@@ -30,7 +30,8 @@ int nl_addr(struct mnl_socket *s, uint32_t index, uint32_t addr, unsigned prefix
 int nl_addr_get(struct mnl_socket *s, uint32_t index, uint32_t *ret); /* its first; -ENOENT */
 int nl_route_default(struct mnl_socket *s, uint32_t via);
 int nl_neighbour(struct mnl_socket *s, uint32_t index, uint32_t addr, const uint8_t mac[6]);
-int nl_shape(struct mnl_socket *s, uint32_t index, uint64_t kbit); /* what leaves there */
+/* What leaves there; 0: as much as it likes. */
+int nl_shape(struct mnl_socket *s, uint32_t index, uint64_t kbit);
 int nl_wan(struct mnl_socket *s, uint32_t *ret_index); /* of the default route; -ENOENT */
 
 /* How many links have a name that begins so. */
@@ -54,6 +55,8 @@ void nl_del_addr(struct nl_batch *b, const char *set, uint32_t addr);
 void nl_del_addr_port(struct nl_batch *b, const char *set, uint32_t addr, uint16_t port);
 void nl_add_mark(struct nl_batch *b, const char *set, uint32_t mark);
 void nl_add_proto_mark(struct nl_batch *b, const char *map, uint8_t proto, uint32_t mark);
+/* The one rule of a chain: the connections counted there go to too_many beyond max. */
+void nl_limit_conns(struct nl_batch *b, const char *chain, uint32_t max);
 /* Empties the batch, whatever happens. -E2BIG: it grew too large and was not sent. */
 int nl_commit(struct nl_batch *b, struct mnl_socket *nf);
 
@@ -79,6 +82,12 @@ int nl_parse_flow(const struct nlmsghdr *h, struct nl_flow *ret);
 
 /* Deletes those for which cut() is true; how many, or a negative errno. */
 int nl_flow_cut(struct mnl_socket *nf, bool (*cut)(void *arg, const struct nl_flow *f), void *arg);
+
+/*
+ * Lets the kernel notice connections whose time is over, of all namespaces; otherwise that takes up
+ * to a minute. Walks its whole table, some 10 ms.
+ */
+int nl_flow_sweep(struct mnl_socket *nf);
 
 /* Packets of nft rules with "log group", and the ends of connections, arrive on this socket from
  * now on. */

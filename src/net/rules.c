@@ -81,6 +81,13 @@ static const char SLOT[] =
     "	chain in_again {\n"
     "		ct mark set meta l4proto map @now counter name \"down\" accept\n"
     "	}\n"
+    /* Each is one rule, which nl_limit_conns() puts in the place of this one. */
+    "	chain count_out {\n"
+    "		ct count over %u goto too_many\n"
+    "	}\n"
+    "	chain count_in {\n"
+    "		ct count over %u goto too_many\n"
+    "	}\n"
     "	chain out {\n"
     "		ct state established ct mark @gen counter name \"up\" accept\n"
     /* A connection from an earlier life, or one that was cut: it ends here and now. */
@@ -89,7 +96,7 @@ static const char SLOT[] =
     "		ip daddr @closed goto closed_range\n"
     /* Names come from our resolver alone. */
     "		meta l4proto { tcp, udp } th dport { 53, 853 } goto refuse\n"
-    "		ct state new ct count over %u goto too_many\n"
+    "		ct state new jump count_out\n"
     "		ip daddr @nets goto allow\n"
     "		meta l4proto { tcp, udp } ip daddr . th dport @nets_port goto allow\n"
     /* The name in a QUIC hello cannot be seen; without it clients take TCP. */
@@ -136,7 +143,7 @@ static const char SLOT[] =
     "		ct state != new drop\n"
     "		icmp type echo-request limit rate 20/second burst 20 packets accept\n"
     "		icmp type echo-request drop\n"
-    "		ct count over %u goto too_many\n"
+    "		jump count_in\n"
     "		tcp dport 53 accept\n"
     "		tcp dport 8443 ct status dnat accept\n"
     "		goto closed_range\n"
@@ -203,7 +210,9 @@ static char *format(const char *fmt, ...)
 	return n < 0 ? NULL : text;
 }
 
-static char *closed_list(void)
+/* And the addresses the host has itself: its own fence would drop what goes there, but here it is
+ * refused and told. */
+static char *closed_list(const struct make_own *own)
 {
 	char *list = strdup("");
 
@@ -212,12 +221,19 @@ static char *closed_list(void)
 
 		list = format("%s%s%s", old, i ? ", " : "", addr_closed_ranges[i].net);
 	}
+	for (size_t i = 0; own && i < own->n && list; i++) {
+		autofree char *old = list;
+		char text[ADDR_TEXT];
+
+		addr_text(own->addr[i], text);
+		list = format("%s, %s", old, text);
+	}
 	return list;
 }
 
 char *rules_slot(const struct make_plan *p)
 {
-	autofree char *closed = closed_list();
+	autofree char *closed = closed_list(p->own);
 	char inner[ADDR_TEXT];
 
 	if (!closed)
@@ -228,7 +244,7 @@ char *rules_slot(const struct make_plan *p)
 
 char *rules_host(const struct host *h)
 {
-	autofree char *closed = closed_list();
+	autofree char *closed = closed_list(NULL);
 	char base[ADDR_TEXT];
 
 	if (!closed)

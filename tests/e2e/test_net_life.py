@@ -7,7 +7,7 @@ import time
 import pytest
 
 from conftest import wait_for
-from little_internet import BED, DATABASE, DNS, GATEWAY_MAC, GUEST_MAC, METADATA, OTHER, WEB, WILD, Guest, LittleInternet, sh
+from little_internet import HOST_PUBLIC, BED, DATABASE, DNS, GATEWAY_MAC, GUEST_MAC, METADATA, OTHER, WEB, WILD, Guest, LittleInternet, sh
 
 pytestmark = pytest.mark.skipif(not BED.exists(), reason=f"no {BED}: build first")
 
@@ -113,6 +113,8 @@ def test_every_connection_and_refusal_is_told(bed, guest):
     bed.saw(slot=g.name, verdict="refused", addr=OTHER, port=8080, why="policy")
     g.attempt("tcp", METADATA, 80)
     bed.saw(slot=g.name, verdict="refused", addr=METADATA, port=80, why="closed_range")
+    g.attempt("tcp", HOST_PUBLIC, 8080)
+    bed.saw(slot=g.name, verdict="refused", addr=HOST_PUBLIC, port=8080, why="closed_range")
     g.attempt("name", "evil.example")
     bed.saw(slot=g.name, verdict="refused", name="evil.example", why="name")
     g.attempt("tls", WEB, "evil.example")
@@ -131,7 +133,7 @@ def test_the_end_of_a_connection_tells_its_bytes(bed, guest):
     g.attempt("name", "web.example")
     g.attempt("tcp", WEB, 9000)
     bed.saw(slot=g.name, verdict="allowed", port=9000)
-    wait_for("the kernel to forget it", lambda: bed.do(f"sweep {g.name}") and [e for e in bed.events if e["verdict"] == "closed"], 20)
+    wait_for("the kernel to forget it", lambda: [e for e in bed.events if e["verdict"] == "closed"], 30)
     e = bed.saw(slot=g.name, verdict="closed", port=9000, name="web.example")
     assert e["up"] > 100 and e["down"] > 100
 
@@ -324,6 +326,26 @@ def test_connections_are_limited(net):
     assert 35 <= n <= 41
     b.saw(slot="few", verdict="refused", why="rate")
     g.close()
+    b.end()
+
+
+def test_limits_of_one_slot_are_its_own_and_change_while_it_runs(net):
+    b = net.bed(2, DNS, "10.201.0.0/24", "open", 0, 0, 100)
+    b.do("ready 2")
+    for name in "one", "other":
+        b.do(f"take {name} open")
+    one, other = Guest(net, b, "one"), Guest(net, b, "other")
+    b.do("limits one 10 0 16000")
+    assert one.attempt("many", WEB, 9000, 30) == 10
+    assert other.attempt("many", WEB, 9000, 30) == 30
+    b.saw(slot="one", verdict="refused", why="rate")
+    assert 1_000_000 < one.attempt("fetch", WEB, 80, limit_s=1) < 3_200_000  # 2 MB/s and a burst
+    assert other.attempt("fetch", WEB, 80, limit_s=1) > 6_000_000
+    b.do("limits one 500 0 0")  # more than the host gives: the host's
+    assert one.attempt("fetch", WEB, 80, limit_s=1) > 6_000_000
+    assert 80 <= one.attempt("many", WEB, 9000, 130) <= 100
+    one.close()
+    other.close()
     b.end()
 
 

@@ -108,8 +108,8 @@ SPECIAL = {
     # The server itself resets what is no TLS; the events tell who did (test_net_life).
     ("garbage", WEB, 443): (NO,) * 5,
     # The host's own public address: its services are closed, whatever the policy says.
-    ("tcp", HOST_PUBLIC, 8080): ("silence", NO, NO, NO, "silence"),
-    ("tcp", HOST_PUBLIC, 22): ("silence", NO, NO, NO, "silence"),
+    ("tcp", HOST_PUBLIC, 8080): (NO,) * 5,
+    ("tcp", HOST_PUBLIC, 22): (NO,) * 5,
     ("tcp", "127.0.0.2", 80): (NO,) * 5,       # the guest's own loopback
     ("udp", "239.1.1.1", 9999): ("silence",) * 5,
 }

@@ -135,3 +135,89 @@ def test_nothing_is_left_of_many(p, net):
         p.do("DELETE", f"/v1/sandboxes/{i}")
     wait_for("only those made ahead", lambda: len(net.links()) <= 8)
     assert sh(f"ip netns exec {net.host} nft list tables")
+
+
+def test_open_can_be_asked_for_where_the_default_is_nothing(net, server_home):
+    p = NetPandad(net, server_home / f"net-{next(NAMES)}", bakes=server_home / "bakes", egress_deny="yes", net_pool="10.201.0.0/24").start()
+    try:
+        shut, open_ = p.create(), p.create(egress="open")
+        assert not reaches(p, shut, WEB) and reaches(p, open_, WEB) and not reaches(p, open_, METADATA)
+        assert [p.do("GET", f"/v1/sandboxes/{i}/egress")["mode"] for i in (shut, open_)] == ["off", "open"]
+        p.kill9()
+        p.start()
+        child = p.do("POST", f"/v1/sandboxes/{open_}/fork")["children"][0]
+        assert not reaches(p, shut, WEB) and reaches(p, open_, WEB) and reaches(p, child, WEB)
+        p.do("PATCH", f"/v1/sandboxes/{shut}/egress", {"egress": "open"})
+        p.do("PATCH", f"/v1/sandboxes/{open_}/egress", {"egress_allowlist": None})
+        assert reaches(p, shut, WEB) and not reaches(p, open_, WEB)
+    finally:
+        p.close()
+
+
+MANY = f"""
+import socket
+kept = []
+for _ in range(30):
+    try:
+        kept.append(socket.create_connection(('{WEB}', 9000), 3))
+    except OSError:
+        break
+print(len(kept))
+"""
+FETCH = f"""
+import socket, time
+s = socket.create_connection(('{WEB}', 80), 3)
+s.sendall(b"GET /big HTTP/1.0\\r\\n\\r\\n")
+begun, n = time.monotonic(), 0
+while time.monotonic() - begun < 1.5 and (got := s.recv(1 << 20)):
+    n += len(got)
+print(int(n / (time.monotonic() - begun)))
+"""
+
+
+def number(p, id, code):
+    r = p.do("POST", f"/v1/sandboxes/{id}/exec", {"argv": ["python3", "-c", code]})
+    assert r["exit_code"] == 0, r
+    return int(r["stdout"])
+
+
+def test_limits_of_a_sandbox_follow_it(p):
+    limits = {"connections": 7, "down_kbit": 8000}
+    id = p.create(egress_limits=limits)
+    assert p.do("GET", f"/v1/sandboxes/{id}/egress")["egress_limits"] == limits
+    child = p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+    p.do("POST", f"/v1/sandboxes/{id}/hibernate")
+    for i in id, child:
+        assert number(p, i, MANY) == 7
+        assert number(p, i, FETCH) < 2_000_000  # 1 MB/s and a burst
+    p.kill9()
+    p.start()
+    assert number(p, id, MANY) == 7
+    p.do("PATCH", f"/v1/sandboxes/{id}/egress", {"egress_limits": {"connections": 12}})
+    assert number(p, id, MANY) == 12 and number(p, child, MANY) == 7
+    wait_for("bandwidth without a limit", lambda: number(p, id, FETCH) > 3_000_000)
+    p.do("PATCH", f"/v1/sandboxes/{id}/egress", {"egress_limits": None})
+    assert number(p, id, MANY) == 30
+    assert "egress_limits" not in p.do("GET", f"/v1/sandboxes/{id}/egress")
+    for wrong in 5, {"connections": 0}, {"up_kbit": "fast"}, {"down_kbit": 10**12}:
+        a = p.ask("PATCH", f"/v1/sandboxes/{id}/egress", {"egress_limits": wrong})
+        assert a.status == 400 and "egress_limits" in a.json["error"], a
+
+
+def test_what_was_reached_is_on_record_with_its_bytes(p):
+    id = p.create(egress_allowlist=["web.example"])
+    code = "import socket; s = socket.create_connection(('web.example', 80), 3); s.sendall(b'GET /big HTTP/1.0\\r\\n\\r\\n'); " \
+           "n = 0\nwhile n < 1000000: n += len(s.recv(65536))\ns.close()"
+    assert p.do("POST", f"/v1/sandboxes/{id}/exec", {"argv": ["python3", "-c", code]})["exit_code"] == 0
+    assert not reaches(p, id, HOST_PUBLIC, 8080)
+
+    def told(kind, **what):
+        events = p.do("GET", f"/v1/sandboxes/{id}/events?tail=200")["events"]
+        return [e for e in events if e["type"] == kind and all(e["payload"].get(k) == v for k, v in what.items())]
+
+    wait_for("what was allowed", lambda: told("net.allowed", name="web.example", address=WEB, port=80, proto=6))
+    wait_for("what was refused", lambda: told("net.refused", address=HOST_PUBLIC, port=8080, why="closed_range"))
+    end = wait_for("the end of the connection", lambda: told("net.closed", name="web.example", address=WEB, port=80), 40)[0]
+    assert end["payload"]["down_bytes"] > 1_000_000 and end["payload"]["up_bytes"] > 20
+    n = p.do("GET", f"/v1/sandboxes/{id}/egress")
+    assert n["down_bytes"] > 1_000_000 and n["down_packets"] > 20 and n["up_packets"] > 10 and n["refused"] >= 1 and n["names"] >= 1

@@ -11,6 +11,7 @@
 
 #include "api/api_internal.h"
 #include "base/cleanup.h"
+#include "core/network.h"
 
 static struct sandbox_spec good(const char *text)
 {
@@ -104,7 +105,7 @@ static void egress_is_a_list_or_a_word(void **state)
 	assert_non_null(s.egress);
 	spec_fini(&s);
 	s = good("{\"egress\":\"open\"}");
-	assert_null(s.egress);
+	assert_string_equal(json_string_value(s.egress), "open");
 	spec_fini(&s);
 	s = good("{\"egress_allowlist\":[]}");
 	assert_non_null(s.egress);
@@ -112,6 +113,39 @@ static void egress_is_a_list_or_a_word(void **state)
 	s = good("{\"egress_allowlist\":[\"a.example\",\"*.b.example\",\"c.example:443\","
 	         "\"192.0.2.1\",\"192.0.2.0/24\",\"[2001:db8::1]:443\"]}");
 	assert_int_equal(json_array_size(s.egress), 6);
+	spec_fini(&s);
+}
+
+static void limits_stand_beside_what_may_be_reached(void **state)
+{
+	struct sandbox_spec s = good("{\"egress_limits\":{\"connections\":5,\"up_kbit\":null,"
+	                             "\"other\":\"x\"},\"egress_allowlist\":[\"a.example\"]}");
+	json_t *body = json_loads("{\"egress_limits\":{\"down_kbit\":64}}", 0, NULL), *now;
+	struct err e = {0};
+
+	assert_int_equal(json_object_size(network_limits(s.egress)), 1);
+	assert_int_equal(json_array_size(network_allow(s.egress)), 1);
+	/* What a change does not name stays. */
+	assert_int_equal(egress_parse(body, s.egress, &now, &e), 0);
+	assert_int_equal(json_array_size(network_allow(now)), 1);
+	assert_null(json_object_get(network_limits(now), "connections"));
+	json_decref(body);
+	spec_fini(&s);
+	s.egress = now;
+	body = json_loads("{\"egress\":\"open\"}", 0, NULL);
+	assert_int_equal(egress_parse(body, s.egress, &now, &e), 0);
+	assert_string_equal(json_string_value(network_allow(now)), "open");
+	assert_int_equal(json_integer_value(json_object_get(network_limits(now), "down_kbit")), 64);
+	json_decref(body);
+	json_decref(s.egress);
+	s.egress = now;
+	body = json_loads("{\"egress_limits\":null,\"egress_allowlist\":null}", 0, NULL);
+	assert_int_equal(egress_parse(body, s.egress, &now, &e), 0);
+	assert_null(now);
+	json_decref(body);
+	json_decref(s.egress);
+	s = good("{\"egress_limits\":{}}");
+	assert_null(s.egress);
 	spec_fini(&s);
 }
 
@@ -142,6 +176,9 @@ static void what_is_wrong_is_named(void **state)
 	    {"{\"egress\":\"closed\"}", "'egress'"},
 	    {"{\"egress\":\"off\",\"egress_allowlist\":[\"a\"]}", "'egress'"},
 	    {"{\"egress_allowlist\":\"a\"}", "'egress_allowlist'"},
+	    {"{\"egress_limits\":5}", "'egress_limits'"},
+	    {"{\"egress_limits\":{\"up_kbit\":0}}", "up_kbit"},
+	    {"{\"egress_limits\":{\"connections\":\"many\"}}", "connections"},
 	    {"{\"egress_allowlist\":[\"a b\"]}", "element 0"},
 	    {"{\"egress_allowlist\":[\"a\",\"\"]}", "element 1"},
 	    {"{\"volumes\":{}}", "'volumes'"},
@@ -237,6 +274,7 @@ int main(void)
 	    cmocka_unit_test(null_and_zero_mean_none),
 	    cmocka_unit_test(volumes_have_many_spellings),
 	    cmocka_unit_test(egress_is_a_list_or_a_word),
+	    cmocka_unit_test(limits_stand_beside_what_may_be_reached),
 	    cmocka_unit_test(what_is_wrong_is_named),
 	    cmocka_unit_test(there_are_limits),
 	    cmocka_unit_test(no_memory_is_an_answer_at_every_point),

@@ -5,6 +5,7 @@
  * other namespace, the guest; like a real one it outlives us.
  *
  *   take NAME open|off|default|list [ENTRY,...]     policy NAME open|off|list [ENTRY,...]
+ *   limits NAME CONNS UP_KBIT DOWN_KBIT
  *   guest NAME NETNS-PATH      counters NAME        return NAME      adopt NAME PID open|...
  * [ENTRY,...] ready N (answers when so many are)   stats      quit (lets go of slots in use) takes
  * COUNT (takes so many, and returns them: how long) Every command is answered with one line, "ok
@@ -150,6 +151,27 @@ static void do_policy(struct named *n, const char *mode, char *entries)
 	net_policy_unref(p);
 }
 
+/* Here the caller waits, which core does not. */
+static void do_limits(struct named *n, const char *conns, const char *up, const char *down)
+{
+	struct net_limits l = {.conns = (unsigned)atoi(conns),
+	                       .up_kbit = strtoull(up, NULL, 10),
+	                       .down_kbit = strtoull(down, NULL, 10)};
+	struct net_shape sh;
+	struct err e = {0};
+	int r;
+
+	if (net_set_limits(n->slot, &l, &sh, &e) < 0) {
+		no(&e);
+		return;
+	}
+	r = net_shape(&sh);
+	if (r < 0)
+		printf("no shape %s\n", strerror(-r));
+	else
+		printf("ok\n");
+}
+
 static void do_adopt(const char *name, pid_t pid, const char *mode, char *entries)
 {
 	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0), tap;
@@ -254,11 +276,6 @@ static void do_counters(struct named *n)
 		       (unsigned long long)c.names_limited, (unsigned long long)c.events_lost);
 }
 
-static bool keep_all(void *arg, const struct nl_flow *f)
-{
-	return false;
-}
-
 static void do_takes(unsigned count)
 {
 	uint64_t take = 0, give = 0, worst = 0;
@@ -335,12 +352,12 @@ static void command(char *text)
 		printf("no slot nobody is called %s\n", word[1]);
 	else if (strcmp(word[0], "policy") == 0)
 		do_policy(n, word[2], word[3]);
+	else if (strcmp(word[0], "limits") == 0)
+		do_limits(n, word[2], word[3], word[4]);
 	else if (strcmp(word[0], "guest") == 0)
 		do_guest(n, word[2]);
 	else if (strcmp(word[0], "counters") == 0)
 		do_counters(n);
-	else if (strcmp(word[0], "sweep") == 0)
-		printf("ok %d\n", nl_flow_cut(n->slot->kit.nf, keep_all, NULL));
 	else if (strcmp(word[0], "return") == 0) {
 		net_return(n->slot);
 		n->slot = NULL;

@@ -109,6 +109,7 @@ class AsyncSandbox:
         volumes: Optional[Sequence[VolumeLike]] = None,
         egress_allowlist: Optional[Sequence[str]] = None,
         egress: Optional[str] = None,
+        egress_limits: Optional[Mapping[str, int]] = None,
         env: Optional[Mapping[str, str]] = None,
         name: Optional[str] = None,
         cpu: Optional[int] = None,
@@ -135,6 +136,7 @@ class AsyncSandbox:
             "volumes": [_volume(v) for v in volumes] if volumes else None,
             "egress_allowlist": list(egress_allowlist) if egress_allowlist is not None else None,
             "egress": egress,
+            "egress_limits": dict(egress_limits) if egress_limits else None,
             "env": {str(k): str(v) for k, v in env.items()} if env else None,
             "name": name,
             "cpu": cpu,
@@ -185,6 +187,7 @@ class AsyncSandbox:
         volumes: Optional[Sequence[VolumeLike]] = None,
         egress_allowlist: Optional[Sequence[str]] = None,
         egress: Optional[str] = None,
+        egress_limits: Optional[Mapping[str, int]] = None,
         env: Optional[Mapping[str, str]] = None,
         name: Optional[str] = None,
         cpu: Optional[int] = None,
@@ -204,8 +207,8 @@ class AsyncSandbox:
 
         ttl_seconds: it ends that long after its creation, whatever happens. persistent: neither an idle time
         nor the end of a ``with`` block ends it. egress_allowlist: names, *.names, name:port, addresses and
-        networks it may reach; [] for none. env: for every command. auto_hibernate_seconds: it sleeps when
-        idle that long, and wakes by itself. from_snapshot: begin there instead of at a template. checkpoints:
+        networks it may reach; [] for none. egress_limits: connections, up_kbit, down_kbit.
+        env: for every command. auto_hibernate_seconds: it sleeps when idle that long, and wakes by itself. from_snapshot: begin there instead of at a template. checkpoints:
         "auto" for one before every command, to rewind() to. snapshots_keep, snapshots_max_age_seconds: of its
         snapshots without a name, how many stay and how long.
         """
@@ -217,6 +220,7 @@ class AsyncSandbox:
             volumes=volumes,
             egress_allowlist=egress_allowlist,
             egress=egress,
+            egress_limits=egress_limits,
             env=env,
             name=name,
             cpu=cpu,
@@ -760,13 +764,45 @@ class AsyncSandbox:
     async def rewind(self, steps: Optional[int] = None, *, to: Optional[str] = None) -> RewindResult:
         """Puts this very sandbox back: by steps (1 when nothing is given), or to a checkpoint's id or name.
 
-        Memory, processes and disk are as they were then; id, URLs, metadata, lifetime and volumes stay."""
+        Memory, processes and disk are as they were then; id, URLs, metadata and lifetime stay. Volumes keep what is on
+        them, and are mounted anew when they were written: files that were open on them then give I/O errors."""
         body: Dict[str, Any] = {"to": str(to)} if to is not None else {"steps": 1 if steps is None else steps}
         if to is not None and steps is not None:
             raise ValueError("rewind() takes steps or to, not both")
         r = await self._transport.request("POST", self._path + "/rewind", json=body, timeout=self._at_least(SNAPSHOT_SECONDS))
         self.info.status = "running"
         return RewindResult.from_json(r.json())
+
+    async def attach_volume(
+        self,
+        volume: VolumeLike,
+        path: Optional[str] = None,
+        read_only: bool = False,
+        *,
+        mount: Optional[str] = None,
+        readonly: Optional[bool] = None,
+    ) -> List[Dict[str, Any]]:
+        """Mounts one more volume while it runs; without a path at /mnt/<name>. Returns all it has."""
+        body = _volume(volume)
+        if path is not None or mount is not None:
+            body["path"] = path if path is not None else mount
+        if read_only or readonly:
+            body["read_only"] = True
+        r = await self._transport.request("POST", self._path + "/volumes", json=body, timeout=self._at_least(SNAPSHOT_SECONDS))
+        self.info.volumes = r.json()
+        return self.info.volumes
+
+    async def detach_volume(self, volume: VolumeLike, *, force: bool = False) -> None:
+        """Unmounts it, clean for the next one. ConflictError while processes use it; with force they get I/O errors."""
+        body = _volume(volume)
+        name = str(body.get("name") or body.get("id"))
+        await self._transport.request(
+            "DELETE",
+            self._path + f"/volumes/{segment(name)}",
+            params={"force": "1"} if force else None,
+            timeout=self._at_least(SNAPSHOT_SECONDS),
+        )
+        self.info.volumes = [v for v in self.info.volumes if v.get("name") != name]
 
     async def diff(self, to: Any = None, *, from_: Any = None, unified: bool = False) -> Diff:
         """Files that are different: from this sandbox to another (a sandbox, snapshot or checkpoint, or its id),
@@ -845,7 +881,7 @@ class AsyncSandbox:
 
         Connections that are no longer allowed are cut. Answers what egress() does.
         """
-        body: Dict[str, Any] = {"egress": "open"} if allowlist is None else {"egress_allowlist": list(allowlist)}
+        body: Dict[str, Any] = {"egress_allowlist": None if allowlist is None else list(allowlist)}
         r = await self._transport.request("PATCH", self._path + "/egress", json=body)
         return dict(r.json())
 
