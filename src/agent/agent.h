@@ -116,6 +116,7 @@ struct conn {
 	struct agent *a;
 	int fd;
 	bool paused, wants_out, starved, lost;
+	int thaw_err; /* what the next THAW is told */
 	struct list node, dirty, streams;
 	unsigned n_streams;
 	uint32_t events;
@@ -155,6 +156,8 @@ struct stream {
 
 void conn_accepted(struct agent *a, int fd);
 void conn_flush(struct conn *c);
+/* Writes now what can be written, in the middle of a turn; what goes wrong shows at its end. */
+void conn_push(struct conn *c);
 
 /* Bytes of output a pump may add now. */
 size_t conn_room(const struct conn *c);
@@ -221,6 +224,8 @@ int sys_default_env(struct agent *a);
 /* mount.c */
 void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m);
 void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m);
+void mount_grow(struct conn *c, uint32_t id, const struct wire_mount *m);
+void mount_freeze(struct conn *c, uint32_t id, const struct wire_mount *m);
 void mount_undo_all(void);
 
 /* net.c: lo and eth0 */

@@ -182,6 +182,17 @@ void conn_flush(struct conn *c)
 	}
 }
 
+void conn_push(struct conn *c)
+{
+	ssize_t r = 0;
+
+	while (c->out_len && c->out != nowhere && r >= 0) {
+		r = write(c->fd, c->out + c->out_head, c->out_len);
+		c->out_head += r < 0 ? 0 : (size_t)r;
+		c->out_len -= r < 0 ? 0 : (size_t)r;
+	}
+}
+
 static void send_frame(struct conn *c, const struct wire_header *h, const void *msg)
 {
 	ssize_t n = wire_frame(h, wire_desc_of(h->type), msg, conn_space(c, 0),
@@ -462,6 +473,16 @@ static int on_request(struct conn *c, const struct wire_header *h, const uint8_t
 	case WIRE_UMOUNT:
 		mount_undo(c, id, &m.path_flags);
 		break;
+	case WIRE_GROW:
+		mount_grow(c, id, &m.mount);
+		break;
+	case WIRE_FREEZE:
+		mount_freeze(c, id, &m.mount);
+		break;
+	case WIRE_THAW:
+		reply_end(c, id, c->thaw_err, c->thaw_err ? "nothing was frozen so long" : NULL);
+		c->thaw_err = EINVAL;
+		break;
 	default:
 		return -EPROTO;
 	}
@@ -585,6 +606,7 @@ void conn_accepted(struct agent *a, int fd)
 	c->src.ready = conn_ready;
 	c->a = a;
 	c->fd = fd;
+	c->thaw_err = EINVAL;
 	c->events = EPOLLIN;
 	list_init(&c->dirty);
 	list_init(&c->streams);

@@ -1,13 +1,14 @@
 /*
  * agent/mount.c - volumes: file systems that the machine did not boot with
  * A mount reads a few blocks, but one that must play back a journal takes as long as that takes,
- * and nobody else is served meanwhile: volumes are mounted before anybody works in the machine.
+ * and nobody else is served meanwhile: most are mounted before anybody works in the machine.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/fs.h>
 #include <mntent.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -42,14 +43,37 @@ static uint64_t device_size(int fd)
 	return fd < 0 || ioctl(fd, BLKGETSIZE64, &size) < 0 ? 0 : size;
 }
 
-/* An ext4 that was unmounted cleanly: its journal is empty. */
-static bool ext4_clean(int fd)
-{
-	enum { BLOCK = 4096, SUPER = 1024, MAGIC = SUPER + 56, INCOMPAT = SUPER + 96, RECOVER = 4 };
-	uint8_t b[BLOCK];
+struct ext4 {
+	bool clean; /* it was unmounted in peace: its journal is empty */
+	uint64_t bytes;
+};
 
-	return pread(fd, b, sizeof(b), 0) == sizeof(b) && b[MAGIC] == 0x53 &&
-	       b[MAGIC + 1] == 0xef && !(b[INCOMPAT] & RECOVER);
+static bool ext4_look(int fd, struct ext4 *ret)
+{
+	enum { BLOCK = 4096, SUPER = 1024, MAGIC = 56, INCOMPAT = 96, RECOVER = 4, BIG = 0x80 };
+	enum { BLOCKS = 4, BLOCKS_HIGH = 0x150, SHIFT = 24 };
+	uint8_t b[BLOCK], *s = b + SUPER;
+	uint32_t low, high;
+
+	if (pread(fd, b, sizeof(b), 0) != sizeof(b) || s[MAGIC] != 0x53 || s[MAGIC + 1] != 0xef)
+		return false;
+	memcpy(&low, s + BLOCKS, sizeof(low));
+	memcpy(&high, s + BLOCKS_HIGH, sizeof(high));
+	ret->clean = !(s[INCOMPAT] & RECOVER);
+	ret->bytes = ((s[INCOMPAT] & BIG ? (uint64_t)high << 32 : 0) | low)
+	             << (10 + MIN(s[SHIFT], 6));
+	return true;
+}
+
+/* The volume has become larger: its file system takes what there is. Journaled, like all it does.
+ * 0, or -1 with errno. */
+static int ext4_grow(const char *path, uint64_t bytes)
+{
+	const unsigned long resize = _IOW('f', 16, uint64_t); /* EXT4_IOC_RESIZE_FS */
+	autoclose int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	uint64_t blocks = bytes / 4096;
+
+	return fd < 0 ? -1 : ioctl(fd, resize, &blocks);
 }
 
 /*
@@ -63,22 +87,30 @@ static bool ext4_clean(int fd)
 static int mount_ext4(const char *device, int fd, const char *path, bool read_only)
 {
 	unsigned long flags = MS_NOATIME | (read_only ? MS_RDONLY : 0);
+	struct ext4 fs = {0};
 
 	/* Its file has holes where nothing was ever written, so nothing needs to be zeroed in the
 	 * background; and what is deleted becomes a hole again. */
 	if (read_only)
 		return mount(device, path, "ext4", flags, "noinit_itable");
-	if (!ext4_clean(fd))
-		return mount(device, path, "ext4", flags, "noinit_itable,discard");
-	if (mount(device, path, "ext4", flags, "noinit_itable,discard,barrier=0") < 0)
-		return -1;
-	if (mount(NULL, path, NULL, flags | MS_REMOUNT, "barrier=1") < 0) {
-		int err = errno;
+	if (!ext4_look(fd, &fs) || !fs.clean) {
+		if (mount(device, path, "ext4", flags, "noinit_itable,discard") < 0)
+			return -1;
+		ext4_look(fd, &fs); /* what was played back may be a larger one */
+	} else {
+		if (mount(device, path, "ext4", flags, "noinit_itable,discard,barrier=0") < 0)
+			return -1;
+		if (mount(NULL, path, NULL, flags | MS_REMOUNT, "barrier=1") < 0) {
+			int err = errno;
 
-		umount2(path, MNT_DETACH); /* never without the promise of a sync */
-		errno = err;
-		return -1;
+			umount2(path, MNT_DETACH); /* never without the promise of a sync */
+			errno = err;
+			return -1;
+		}
 	}
+	/* Grown while nobody had it. Should that fail, it is good as it is. */
+	if (fs.bytes && fs.bytes < device_size(fd))
+		ext4_grow(path, device_size(fd));
 	return 0;
 }
 
@@ -107,6 +139,12 @@ static const char *explain(int err, bool read_only)
 	}
 }
 
+static int open_device(unsigned volume, char name[32])
+{
+	snprintf(name, 32, "/dev/pvol%u", volume);
+	return open(name, O_RDONLY | O_CLOEXEC);
+}
+
 void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m)
 {
 	bool read_only = m->flags & WIRE_MOUNT_RO;
@@ -124,8 +162,7 @@ void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m)
 		reply_end(c, id, EINVAL, "a volume is mounted at an absolute path of its own");
 		return;
 	}
-	snprintf(device, sizeof(device), "/dev/pvol%u", m->volume);
-	fd = open(device, O_RDONLY | O_CLOEXEC);
+	fd = open_device(m->volume, device);
 	if (device_size(fd) == 0) {
 		reply_end(c, id, ENXIO, "the machine has no such volume");
 		return;
@@ -171,6 +208,35 @@ void mount_undo_all(void)
 	}
 }
 
+/* A mount whose device has no file: a volume that this life was not given. */
+static bool lost(const struct mntent *m)
+{
+	autoclose int fd = -1;
+
+	if (strncmp(m->mnt_fsname, "/dev/pvol", 9) != 0)
+		return false;
+	fd = open(m->mnt_fsname, O_RDONLY | O_CLOEXEC);
+	return device_size(fd) == 0;
+}
+
+/* Whoever has something open there gets errors; the path is what it was without it. */
+static void undo_lost(void)
+{
+	bool moved = true;
+
+	while (moved) {
+		FILE *f = setmntent("/proc/self/mounts", "re");
+		char buf[2 * PATH_MAX];
+		struct mntent m;
+
+		moved = false;
+		while (f && !moved && getmntent_r(f, &m, buf, sizeof(buf)))
+			moved = lost(&m) && umount2(m.mnt_dir, UMOUNT_NOFOLLOW | MNT_DETACH) == 0;
+		if (f)
+			endmntent(f);
+	}
+}
+
 void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m)
 {
 	bool force = m->flags & WIRE_UMOUNT_FORCE;
@@ -178,6 +244,11 @@ void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m)
 
 	if (!c->a->init) {
 		reply_end(c, id, EPERM, "only the init of a machine mounts volumes");
+		return;
+	}
+	if (m->flags & WIRE_UMOUNT_LOST) {
+		undo_lost();
+		reply_end(c, id, 0, NULL);
 		return;
 	}
 	if (!path_usable(&m->path)) {
@@ -190,4 +261,62 @@ void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m)
 	          err == EBUSY    ? "a process has a file open there or works there"
 	          : err == EINVAL ? "no volume is mounted there"
 	                          : NULL);
+}
+
+/* The root of what is mounted there, if it is this volume; else -1, and the host was told. */
+static int open_mounted(struct conn *c, uint32_t id, const struct wire_mount *m, uint64_t *ret_size)
+{
+	autoclose int fd = -1, dev = -1;
+	struct stat there, device;
+	char name[32];
+
+	if (!c->a->init) {
+		reply_end(c, id, EPERM, "only the init of a machine mounts volumes");
+		return -1;
+	}
+	dev = open_device(m->volume, name);
+	fd = open(m->path.p, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (dev < 0 || fd < 0 || fstat(dev, &device) < 0 || fstat(fd, &there) < 0 ||
+	    there.st_dev != device.st_rdev) {
+		reply_end(c, id, EINVAL, "the volume is not mounted there");
+		return -1;
+	}
+	*ret_size = device_size(dev);
+	return take_fd(&fd);
+}
+
+void mount_grow(struct conn *c, uint32_t id, const struct wire_mount *m)
+{
+	uint64_t size = 0;
+	autoclose int fd = open_mounted(c, id, m, &size);
+	int err;
+
+	if (fd < 0)
+		return;
+	err = ext4_grow(m->path.p, size) < 0 ? errno : 0;
+	reply_end(c, id, err, explain(err, false));
+}
+
+/*
+ * Frozen, a file system on disk is what it is in memory. Who writes into it meanwhile waits, and if
+ * that were us nobody would be left to thaw it: so we do nothing else until then.
+ */
+void mount_freeze(struct conn *c, uint32_t id, const struct wire_mount *m)
+{
+	uint64_t size;
+	autoclose int fd = open_mounted(c, id, m, &size);
+	struct pollfd pfd = {.fd = c->fd, .events = POLLIN};
+	int r;
+
+	if (fd < 0)
+		return;
+	if (ioctl(fd, FIFREEZE, 0) < 0) {
+		reply_end(c, id, errno,
+		          errno == EBUSY ? "somebody else has frozen it" : explain(errno, false));
+		return;
+	}
+	reply_end(c, id, 0, NULL);
+	conn_push(c);
+	r = poll(&pfd, 1, WIRE_FREEZE_MS);
+	c->thaw_err = ioctl(fd, FITHAW, 0) < 0 ? errno : r == 1 ? 0 : ETIMEDOUT;
 }

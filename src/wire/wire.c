@@ -120,6 +120,9 @@ static const struct {
     [WIRE_SHUTDOWN] = {"shutdown", &wire_shutdown_desc},
     [WIRE_MOUNT] = {"mount", &wire_mount_desc},
     [WIRE_UMOUNT] = {"umount", &wire_path_flags_desc},
+    [WIRE_GROW] = {"grow", &wire_mount_desc},
+    [WIRE_FREEZE] = {"freeze", &wire_mount_desc},
+    [WIRE_THAW] = {"thaw", NULL},
 };
 
 bool wire_type_known(uint8_t type)

@@ -70,6 +70,9 @@ enum wire_type {
 	WIRE_SHUTDOWN,
 	WIRE_MOUNT,
 	WIRE_UMOUNT,
+	WIRE_GROW,
+	WIRE_FREEZE,
+	WIRE_THAW,
 };
 
 struct wire_header {
@@ -307,9 +310,17 @@ struct wire_shutdown {
 enum {
 	WIRE_MOUNT_RO = 1,
 	WIRE_UMOUNT_FORCE = 1, /* busy or not: the path is free at once, the rest follows */
+	WIRE_UMOUNT_LOST = 2,  /* by force, and all whose device has no file any more; "/" */
 };
 
-/* UMOUNT is a wire_path_flags. */
+/*
+ * UMOUNT is a wire_path_flags. GROW and FREEZE are about what MOUNT has put there: GROW lets the
+ * file system have all of its device. After FREEZE nothing is written until the next frame of this
+ * connection, or its end, or WIRE_FREEZE_MS later, and nobody else is served; THAW (no payload)
+ * says whether it lasted that long: ETIMEDOUT.
+ */
+enum { WIRE_FREEZE_MS = 5000 };
+
 struct wire_mount {
 	uint32_t volume; /* which of the machine's volumes, from 0 on */
 	uint32_t flags;

@@ -170,7 +170,7 @@ static void every_type_has_a_name(void **state)
 		assert_int_equal(wire_type_known((uint8_t)t),
 		                 strcmp(wire_type_name((uint8_t)t), "?") != 0);
 	}
-	assert_int_equal(known, WIRE_STATS_REPLY - WIRE_DATA + 1 + WIRE_UMOUNT - WIRE_EXEC + 1);
+	assert_int_equal(known, WIRE_STATS_REPLY - WIRE_DATA + 1 + WIRE_THAW - WIRE_EXEC + 1);
 }
 
 int main(void)
