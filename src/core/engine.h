@@ -16,6 +16,7 @@ enum {
 	ENGINE_LAYERS_MAX = 64, /* of one memory or disk; engines keep their chains below it */
 	ENGINE_DISKS_MAX = 4,
 	ENGINE_VOLUMES_MAX = 6,
+	ENGINE_COPY_CHUNK = 65536,
 	ENGINE_ID_MAX = 64,
 	ENGINE_KINDS_MAX = 2,
 };
@@ -29,7 +30,10 @@ struct engine_kind {
 	const char *isolation; /* what the API calls this boundary */
 	const char *kernel;    /* identity of the guest kernel, for manifests */
 	bool host_cpu;         /* guests see the host's cpu, with all of its flags */
+	bool live_volumes;     /* they come and go while a machine runs */
 };
+
+#define ENGINE_VOLUME_BYTES_MAX ((uint64_t)64 << 30)
 
 struct engine_disk {
 	uint64_t size;
@@ -134,6 +138,8 @@ struct engine_start {
 	const char *cmdline;      /* cold boot only: added to the kernel's command line, or NULL */
 	bool prepared; /* machine_start(): its directory is there, by machine_prepare() */
 	struct engine_volume volumes[ENGINE_VOLUMES_MAX]; /* fds are borrowed */
+	/* machine_start(): what its guest had mounted from volumes it is not given is unmounted. */
+	bool umount_lost;
 	/*
 	 * The tap behind the guest's eth0 (IFF_TAP, IFF_NO_PI, IFF_VNET_HDR with 10 bytes),
 	 * borrowed; 0 or -1: none, and eth0 has no carrier. It is part of no snapshot: each life
@@ -199,6 +205,30 @@ struct engine {
 	int (*snapshot_hold)(struct engine *e, struct engine_machine *m, struct engine_image *ret,
 	                     struct engine_snapshot_info *info, struct err *err);
 	int (*go_on)(struct engine *e, struct engine_machine *m, struct err *err);
+
+	/*
+	 * Volumes of a machine that runs, of a kind with live_volumes: the device is there, a file
+	 * comes or goes. Kinds of errors: volume_busy (the guest has the device open; with force it
+	 * is taken away all the same), volume_failed. v->fd is borrowed.
+	 */
+	int (*volume_attach)(struct engine *e, struct engine_machine *m, unsigned slot,
+	                     const struct engine_volume *v, struct err *err);
+	int (*volume_detach)(struct engine *e, struct engine_machine *m, unsigned slot, bool force,
+	                     struct err *err);
+	int (*volume_grow)(struct engine *e, struct engine_machine *m, unsigned slot, uint64_t size,
+	                   struct err *err);
+
+	/*
+	 * A copy of a volume as of now, while the machine writes it. Before it changes one of its
+	 * ENGINE_COPY_CHUNK bytes for the first time, it puts the old ones into the file `to` and
+	 * sets that chunk's byte in the file `marks`. The caller copies the rest: reads a chunk,
+	 * and leaves it alone when it is marked by then. Ends with volume_copied(), which says
+	 * whether the machine could do its part, or when m->control is closed.
+	 */
+	int (*volume_copy)(struct engine *e, struct engine_machine *m, unsigned slot, int to,
+	                   int marks, struct err *err);
+	int (*volume_copied)(struct engine *e, struct engine_machine *m, unsigned slot,
+	                     struct err *err);
 
 	int (*pause)(struct engine *e, struct engine_machine *m, struct err *err);
 	int (*resume)(struct engine *e, struct engine_machine *m, struct err *err);

@@ -174,3 +174,13 @@ int guest_reborn_mount(struct guest *g, const struct wire_reborn *m,
                        const struct wire_mount *mounts, size_t n, struct err *e);
 /* All of it is on the volume afterwards. force: also when it is in use; then it may not be. */
 int guest_umount(struct guest *g, const char *path, bool force, struct err *e);
+/* Whatever is mounted from a volume that this life was not given, by force. */
+int guest_umount_lost(struct guest *g, struct err *e);
+/* The volume is larger now: its file system, mounted at path, takes what there is. */
+int guest_grow(struct guest *g, unsigned volume, const char *path, struct err *e);
+/*
+ * Nothing of the volume is changed, and the agent serves nobody, until guest_thaw() on the same
+ * guest, or until that is freed. guest_thaw() fails when that was WIRE_FREEZE_MS later.
+ */
+int guest_freeze(struct guest *g, unsigned volume, const char *path, struct err *e);
+int guest_thaw(struct guest *g, struct err *e);

@@ -722,3 +722,33 @@ int guest_umount(struct guest *g, const char *path, bool force, struct err *e)
 	snprintf(what, sizeof(what), "cannot unmount %.100s", path);
 	return run(g, WIRE_UMOUNT, &m, &(struct wait){0}, what, e);
 }
+
+int guest_umount_lost(struct guest *g, struct err *e)
+{
+	struct wire_path_flags m = {.path = wire_str("/"), .flags = WIRE_UMOUNT_LOST};
+
+	return run(g, WIRE_UMOUNT, &m, &(struct wait){0}, "cannot unmount lost volumes", e);
+}
+
+int guest_grow(struct guest *g, unsigned volume, const char *path, struct err *e)
+{
+	struct wire_mount m = {.volume = volume, .path = wire_str(path)};
+	char what[128];
+
+	snprintf(what, sizeof(what), "cannot let the volume at %.80s grow", path);
+	return run(g, WIRE_GROW, &m, &(struct wait){0}, what, e);
+}
+
+int guest_freeze(struct guest *g, unsigned volume, const char *path, struct err *e)
+{
+	struct wire_mount m = {.volume = volume, .path = wire_str(path)};
+	char what[128];
+
+	snprintf(what, sizeof(what), "cannot freeze the volume at %.80s", path);
+	return run(g, WIRE_FREEZE, &m, &(struct wait){0}, what, e);
+}
+
+int guest_thaw(struct guest *g, struct err *e)
+{
+	return run(g, WIRE_THAW, NULL, &(struct wait){0}, "cannot thaw a volume", e);
+}

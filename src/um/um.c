@@ -165,12 +165,14 @@ static void um_forget(struct engine *engine, const char *id)
 }
 
 /*
- * No file of a machine is larger than its largest disk: whatever its kernel has become, no layer
- * and no volume grows past that. What it writes while it is saved is small beside it.
+ * No file of a machine is larger than its largest disk, or than a volume can be that is attached
+ * later: a limit cannot be raised again everywhere. Whatever its kernel has become, no layer and no
+ * volume grows past that. What it writes while it is saved is small beside it.
  */
-static uint64_t largest_file(const struct engine_start *s)
+static uint64_t largest_file(const struct engine_start *s, bool live_volumes)
 {
-	uint64_t max = s->image->memory_size;
+	uint64_t max = live_volumes ? MAX(s->image->memory_size, ENGINE_VOLUME_BYTES_MAX)
+	                            : s->image->memory_size;
 
 	for (size_t d = 0; d < s->image->ndisks; d++)
 		max = MAX(max, s->image->disks[d].size);
@@ -204,7 +206,7 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 	               .cpu_max_percent = s->cpu_max_percent,
 	               .pids_max = s->pids_max ? s->pids_max : PIDS_DEFAULT},
 	    .nofile_max = NOFILE,
-	    .file_max = largest_file(s),
+	    .file_max = largest_file(s, !w->kind->kvm),
 	    .pin = true,
 	    .no_aslr = w->kind->no_aslr,
 	    .filter = &w->filter,
@@ -289,25 +291,27 @@ static int hello(const struct um_runner *w, struct um_packet *p, const struct en
 	return r;
 }
 
-/* The machine can do with an fd whatever the fd allows, so it must not allow more than we mean. */
+int um_check_volume(const struct engine_volume *v, unsigned slot, struct err *e)
+{
+	int mode = fcntl(v->fd, F_GETFL) & O_ACCMODE;
+	struct stat st;
+
+	if (fstat(v->fd, &st) < 0 || !S_ISREG(st.st_mode) || v->size % MAP_PAGE ||
+	    (uint64_t)st.st_size < v->size || mode != (v->read_only ? O_RDONLY : O_RDWR))
+		return err_set(e, EINVAL, "volume_unusable",
+		               "volume %u is no file of whole 4096-byte blocks that is open %s",
+		               slot, v->read_only ? "for reading only" : "for writing");
+	return 0;
+}
+
 static int check_volumes(const struct engine_start *s, struct err *e)
 {
-	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++) {
-		const struct engine_volume *v = &s->volumes[i];
-		struct stat st;
-		int mode;
+	int r = 0;
 
-		if (!v->size)
-			continue;
-		mode = fcntl(v->fd, F_GETFL) & O_ACCMODE;
-		if (fstat(v->fd, &st) < 0 || !S_ISREG(st.st_mode) || v->size % MAP_PAGE ||
-		    (uint64_t)st.st_size < v->size || mode != (v->read_only ? O_RDONLY : O_RDWR))
-			return err_set(e, EINVAL, "volume_unusable",
-			               "volume %zu is no file of whole 4096-byte blocks that is "
-			               "open %s",
-			               i, v->read_only ? "for reading only" : "for writing");
-	}
-	return 0;
+	for (unsigned i = 0; r == 0 && i < ENGINE_VOLUMES_MAX; i++)
+		if (s->volumes[i].size)
+			r = um_check_volume(&s->volumes[i], i, e);
+	return r;
 }
 
 /* The driver takes the header in front of each frame for granted, and may not ask. */
@@ -661,8 +665,7 @@ static int push_disk(struct engine_machine *m, size_t d, struct snapshot_work *w
 	return r;
 }
 
-/* What a machine says about how it went: 0 or a negative errno. */
-static int done(const struct um_msg *a)
+int um_done(const struct um_msg *a)
 {
 	int64_t said = (int64_t)a->arg[UM_DONE_ERR];
 
@@ -699,7 +702,7 @@ static int take_snapshot(struct engine_machine *m, bool hold, struct engine_imag
 	if (r == 0)
 		r = um_call(m->control, m->pidfd, &w.p, CALL_TIMEOUT_MS, &a);
 	if (r == 0)
-		r = done(&a);
+		r = um_done(&a);
 	if (r < 0) {
 		give_up(m, &w, &a);
 		return err_set(e, -r, r == -ESRCH ? "machine_gone" : "snapshot_failed",
@@ -747,7 +750,7 @@ static int simple_call(struct engine_machine *m, enum um_type type, struct um_ms
 	int r = um_call(m->control, m->pidfd, &p, CALL_TIMEOUT_MS, ret);
 
 	if (r == 0)
-		r = done(ret);
+		r = um_done(ret);
 	if (r < 0)
 		return err_set(e, -r, r == -ESRCH ? "machine_gone" : "machine_silent",
 		               "machine %s does not answer: %s", m->id,
@@ -797,7 +800,7 @@ static int um_unbooked(struct engine *engine, int dirfd, int disk, uint64_t page
 	/* The machine's answer stands behind the runs. */
 	if (fstat(map, &st) < 0 || st.st_size < (off_t)sizeof(a) ||
 	    io_pread_full(map, &a, sizeof(a), st.st_size - (off_t)sizeof(a)) < 0 ||
-	    a.magic != UM_MAGIC || done(&a) < 0)
+	    a.magic != UM_MAGIC || um_done(&a) < 0)
 		return -ENOENT;
 	if (disk < 0)
 		return runs_read(map, &pos, a.arg[UM_DONE_RUNS], pages, ret);
@@ -877,7 +880,8 @@ static int find_kinds(struct um *um, const struct um_config *cfg, struct err *e)
 		um->kinds[n++] = (struct engine_kind){.name = kinds[i]->name,
 		                                      .isolation = kinds[i]->isolation,
 		                                      .kernel = w->build,
-		                                      .host_cpu = !kinds[i]->kvm};
+		                                      .host_cpu = !kinds[i]->kvm,
+		                                      .live_volumes = !kinds[i]->kvm};
 	}
 	um->engine.nkinds = n;
 	return n ? 0 : r;
@@ -904,6 +908,11 @@ int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *
 	    .snapshot = um_snapshot,
 	    .snapshot_hold = um_snapshot_hold,
 	    .go_on = um_go_on,
+	    .volume_attach = um_volume_attach,
+	    .volume_detach = um_volume_detach,
+	    .volume_grow = um_volume_grow,
+	    .volume_copy = um_volume_copy,
+	    .volume_copied = um_volume_copied,
 	    .pause = um_pause,
 	    .resume = um_resume,
 	    .stats = um_stats,

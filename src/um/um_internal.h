@@ -52,3 +52,19 @@ int um_packet_add(struct um_packet *p, int fd, unsigned slot);
  */
 int um_call(int control, int alive, const struct um_packet *p, unsigned timeout_ms,
             struct um_msg *ret);
+/* What a machine says about how it went: 0 or a negative errno. */
+int um_done(const struct um_msg *answer);
+
+/* The machine can do with an fd whatever the fd allows, so it must not allow more than we mean. */
+int um_check_volume(const struct engine_volume *v, unsigned slot, struct err *e);
+
+/* volume.c: of struct engine */
+int um_volume_attach(struct engine *engine, struct engine_machine *m, unsigned slot,
+                     const struct engine_volume *v, struct err *e);
+int um_volume_detach(struct engine *engine, struct engine_machine *m, unsigned slot, bool force,
+                     struct err *e);
+int um_volume_grow(struct engine *engine, struct engine_machine *m, unsigned slot, uint64_t size,
+                   struct err *e);
+int um_volume_copy(struct engine *engine, struct engine_machine *m, unsigned slot, int to,
+                   int marks, struct err *e);
+int um_volume_copied(struct engine *engine, struct engine_machine *m, unsigned slot, struct err *e);

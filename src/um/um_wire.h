@@ -17,6 +17,8 @@ enum {
 	UM_FD_KVM = 9,     /* panda-vmm: /dev/kvm, */
 	UM_FD_KERNEL = 10, /* and the kernel that a cold boot loads */
 	UM_FD_NET = 13,    /* a tap; none: no network in this life */
+	UM_FD_COPY = 14,   /* while a volume is copied: the file to fill, */
+	UM_FD_MARKS = 15,  /* and a byte for each of its chunks: in there by the machine */
 	UM_FD_LAYER = 16,
 	UM_LAYERS_MAX = 64,
 	UM_FD_DISK = 80,
@@ -41,6 +43,15 @@ enum um_type {
 	UM_STATS,
 	UM_DONE,
 	UM_PING,
+	UM_VOLUME,
+};
+
+enum um_volume_verb {
+	UM_VOLUME_ATTACH = 1, /* volume[nr], with an fd for its slot */
+	UM_VOLUME_DETACH,
+	UM_VOLUME_GROW,   /* volume[nr].size */
+	UM_VOLUME_COPY,   /* what is about to be changed is copied first, until */
+	UM_VOLUME_COPIED, /* this, or the end of the connection; one volume at a time */
 };
 
 struct um_disk {
@@ -61,7 +72,7 @@ struct um_msg {
 	uint32_t type;
 	uint64_t arg[8];
 	struct um_disk disk[UM_DISKS_MAX];
-	struct um_volume volume[UM_VOLUMES_MAX]; /* UM_HELLO */
+	struct um_volume volume[UM_VOLUMES_MAX]; /* UM_HELLO, UM_VOLUME */
 	uint32_t nr_disks;
 	uint32_t nr_fds;
 	uint16_t slot[UM_FDS_MAX];
@@ -75,6 +86,13 @@ enum {
 /* arg[] of UM_SNAPSHOT: stand still until the next request, or the end of the connection */
 enum {
 	UM_SNAPSHOT_HOLD,
+};
+
+/* arg[] of UM_VOLUME */
+enum {
+	UM_VOLUME_NR = 1,
+	UM_VOLUME_VERB,
+	UM_VOLUME_FORCE, /* detach: also when the guest has it open */
 };
 
 /* arg[] of the answer to UM_SNAPSHOT. Old layers that are still needed, one bit each. */
