@@ -204,7 +204,9 @@ handler proxy_port, proxy_signed;
 /* tunnel.c */
 handler tunnel_port, tunnel_ssh;
 /* volumes.c */
-handler volumes_create, volumes_list, volumes_get, volumes_delete;
+handler volumes_create, volumes_list, volumes_get, volumes_resize, volumes_delete;
+handler volume_snapshots_create, volume_snapshots_list;
+handler sandbox_volumes_list, sandbox_volumes_attach, sandbox_volumes_detach;
 /* templates.c */
 handler templates_list, templates_get, templates_delete, sandbox_save_template;
 /* builds.c */

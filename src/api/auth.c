@@ -185,10 +185,10 @@ static void insert(struct api *a, struct token *t)
 
 json_t *quota_json(const struct quota *q, unsigned rate_per_s)
 {
-	return json_pack("{s:I, s:I, s:I, s:I, s:i}", "sandboxes", (json_int_t)q->sandboxes,
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:i}", "sandboxes", (json_int_t)q->sandboxes,
 	                 "memory_mb", (json_int_t)q->memory_mb, "snapshots",
-	                 (json_int_t)q->snapshots, "volumes_mb", (json_int_t)q->volumes_mb,
-	                 "requests_per_s", (int)rate_per_s);
+	                 (json_int_t)q->snapshots, "volumes", (json_int_t)q->volumes, "volumes_mb",
+	                 (json_int_t)q->volumes_mb, "requests_per_s", (int)rate_per_s);
 }
 
 static uint64_t number(const json_t *j, const char *key)
@@ -224,6 +224,7 @@ static bool load(void *arg, struct db_row *row)
 	t->quota.sandboxes = number(quota, "sandboxes");
 	t->quota.memory_mb = number(quota, "memory_mb");
 	t->quota.snapshots = number(quota, "snapshots");
+	t->quota.volumes = number(quota, "volumes");
 	t->quota.volumes_mb = number(quota, "volumes_mb");
 	t->rate_per_s = (unsigned)number(quota, "requests_per_s");
 	json_decref(quota);

@@ -99,6 +99,7 @@ static bool wish_quota(struct call *c, struct wish *w)
 	if (!limit(c, q, "sandboxes", 1000000, &w->quota.sandboxes) ||
 	    !limit(c, q, "memory_mb", (uint64_t)1 << 32, &w->quota.memory_mb) ||
 	    !limit(c, q, "snapshots", 1000000, &w->quota.snapshots) ||
+	    !limit(c, q, "volumes", 1000000, &w->quota.volumes) ||
 	    !limit(c, q, "volumes_mb", (uint64_t)1 << 40, &w->quota.volumes_mb) ||
 	    !limit(c, q, "requests_per_s", 1000000, &rate))
 		return false;
@@ -193,15 +194,9 @@ static bool count_snapshot(void *arg, const struct host_snapshot *s)
 	return true;
 }
 
-static bool add_volume(void *arg, const struct volume_info *v)
-{
-	*(uint64_t *)arg += v->size_bytes >> 20;
-	return true;
-}
-
 static json_t *usage(struct call *c)
 {
-	uint64_t sandboxes = 0, memory_mb = 0, snapshots = 0, volumes_mb = 0;
+	uint64_t sandboxes = 0, memory_mb = 0, snapshots = 0, volumes, volumes_mb;
 
 	for (struct sandbox *sb = c->host->newest; sb; sb = sb->next)
 		if (strcmp(sb->tenant, c->tenant) == 0 && sb->state != SANDBOX_KILLING) {
@@ -209,10 +204,10 @@ static json_t *usage(struct call *c)
 			memory_mb += sb->state == SANDBOX_HIBERNATED ? 0 : sb->memory_mb;
 		}
 	(void)host_snapshots(c->host, c->tenant, NULL, count_snapshot, &snapshots, NULL);
-	(void)volume_each(c->host, c->tenant, add_volume, &volumes_mb, NULL);
-	return json_pack("{s:I, s:I, s:I, s:I}", "sandboxes", (json_int_t)sandboxes, "memory_mb",
-	                 (json_int_t)memory_mb, "snapshots", (json_int_t)snapshots, "volumes_mb",
-	                 (json_int_t)volumes_mb);
+	volume_usage(c->host, c->tenant, &volumes, &volumes_mb);
+	return json_pack("{s:I, s:I, s:I, s:I, s:I}", "sandboxes", (json_int_t)sandboxes,
+	                 "memory_mb", (json_int_t)memory_mb, "snapshots", (json_int_t)snapshots,
+	                 "volumes", (json_int_t)volumes, "volumes_mb", (json_int_t)volumes_mb);
 }
 
 void me_get(struct call *c)

@@ -21,8 +21,9 @@ struct fork {
 	void (*done)(void *arg, const struct err *e, struct host_forked *f);
 	void *arg;
 	char parent[SANDBOX_ID + 1], tenant[TENANT_MAX + 1];
-	char machine[SANDBOX_ID + 1]; /* of the parent, once its turn has come */
-	json_t *volumes;
+	char machine[SANDBOX_ID + 1];   /* of the parent, once its turn has come */
+	json_t *volumes;                /* of the children */
+	json_t *parents;                /* what that was made from */
 	struct volume_sources *sources; /* NULL: no volume to be copied */
 	struct engine_image image;
 	struct child {
@@ -44,6 +45,7 @@ static void fork_free(struct fork *f)
 	for (size_t i = 0; f->children && i < f->count; i++)
 		start_job_fini(&f->children[i].job);
 	json_decref(f->volumes);
+	json_decref(f->parents);
 	free(f->sources);
 	free(f->children);
 	free(f->result.children);
@@ -211,7 +213,7 @@ static void seal_done(void *arg)
 		if (r == 0 && engine_image_copy(&f->image, &c->job.image) < 0)
 			r = err_set(&c->job.err, ENOMEM, "no_memory", "no memory");
 		if (r == 0)
-			r = volume_open_all(h, f->tenant, f->volumes, c->job.id, false,
+			r = volume_open_all(h, f->tenant, c->job.id, f->volumes, false,
 			                    c->job.volumes, &c->job.err);
 		if (r == 0)
 			network_take(c->sb, child_wired, c);
@@ -220,6 +222,21 @@ static void seal_done(void *arg)
 	}
 	if (--f->left == 0)
 		fork_over(f);
+}
+
+/* The children have what the parent has when its turn has come, not when it was asked. */
+static int refresh_volumes(struct fork *f, const struct sandbox *parent, struct err *e)
+{
+	int r = 0;
+
+	if (f->parents == parent->spec.volumes)
+		return 0;
+	json_decref(f->volumes);
+	f->volumes = volume_list_of_child(parent->spec.volumes);
+	for (size_t i = 0; r == 0 && i < f->count; i++)
+		r = volume_list_set(f->children[i].sb,
+		                    f->volumes ? json_incref(f->volumes) : json_array(), false, e);
+	return r;
 }
 
 static void fork_begin(struct op *op)
@@ -235,14 +252,15 @@ static void fork_begin(struct op *op)
 	}
 	fault_at("fork.recorded");
 	memcpy(f->machine, op->sb->machine, sizeof(f->machine));
-	if (json_array_size(f->volumes)) {
+	f->r = refresh_volumes(f, op->sb, &f->err);
+	if (f->r == 0 && json_array_size(f->volumes)) {
 		f->sources = malloc(sizeof(*f->sources));
 		f->r = f->sources ? volume_sources(f->host, op->sb, f->sources, &f->err)
 		                  : err_set(&f->err, ENOMEM, "no_memory", "no memory");
-		if (f->r < 0) {
-			seal_done(f);
-			return;
-		}
+	}
+	if (f->r < 0) {
+		seal_done(f);
+		return;
 	}
 	if (pool_submit(f->host->pool, seal_work, seal_done, f) < 0) {
 		f->r = err_set(&f->err, ENOMEM, "no_memory", "no memory");
@@ -304,6 +322,10 @@ static int make_children(struct fork *f, const struct sandbox *parent, const jso
 		for (size_t v = 0; v < ENGINE_VOLUMES_MAX; v++)
 			c->job.volumes[v].fd = -1;
 		c->sb = make_child(h, parent, metadata, tree, i, &c->job.prepared);
+		if (c->sb && f->volumes) {
+			json_decref(c->sb->spec.volumes);
+			c->sb->spec.volumes = json_incref(f->volumes);
+		}
 		if (!c->sb || host_add(h, c->sb) < 0) {
 			r = err_set(e, ENOMEM, "no_memory", "no memory");
 			if (c->sb)
@@ -352,7 +374,8 @@ void host_fork(struct host *h, struct sandbox *sb, size_t count, const json_t *m
 	                   .arg = arg,
 	                   .count = count,
 	                   .image = ENGINE_IMAGE_EMPTY,
-	                   .volumes = json_incref(sb->spec.volumes),
+	                   .volumes = volume_list_of_child(sb->spec.volumes),
+	                   .parents = json_incref(sb->spec.volumes),
 	                   .asked_ns = mono_ns(),
 	                   .op.begin = fork_begin};
 	memcpy(f->parent, sb->id, sizeof(f->parent));

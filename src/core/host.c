@@ -172,6 +172,8 @@ void op_queue_first(struct sandbox *sb, struct op *op)
 	op->sb = sb;
 	op->next = sb->ops->next;
 	sb->ops->next = op;
+	if (sb->ops->cancel)
+		sb->ops->cancel(sb->ops);
 }
 
 void op_end(struct op *op)
@@ -580,6 +582,7 @@ static void on_sweep(void *arg)
 
 	host_fill_spare(h);
 	retain_sweep(h);
+	volume_sweep(h);
 	if (pool_submit(h->pool, checkpoint_work, checkpoint_done, h) < 0)
 		checkpoint_done(h);
 }

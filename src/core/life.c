@@ -75,6 +75,7 @@ void start_job_run(struct start_job *j)
 	                         .image = &j->image,
 	                         .cpu = -1,
 	                         .net_fd = j->net_fd,
+	                         .umount_lost = true,
 	                         .prepared = j->prepared};
 	struct machine_info info;
 	uint64_t began = mono_ns();
@@ -262,7 +263,8 @@ static void create_with(void *arg, const struct err *e, struct template *t)
 		return;
 	}
 	l->paths = json_incref(sb->spec.volumes);
-	if (volume_open_all(l->host, sb->tenant, l->paths, NULL, true, l->job.volumes, &mine) < 0) {
+	if (volume_open_all(l->host, sb->tenant, sb->id, l->paths, true, l->job.volumes, &mine) <
+	    0) {
 		create_undo(l, &mine);
 		return;
 	}
@@ -349,8 +351,6 @@ void host_create(struct host *h, const char *tenant, const struct sandbox_spec *
 		return;
 	}
 	r = resolve(h, sb, &e);
-	if (r == 0 && sb->spec.checkpoints)
-		r = checkpoints_possible(&sb->spec, &e);
 	if (r == 0)
 		r = host_admit(h, tenant, 1, sb->memory_mb, quota, &e);
 	if (r == 0)
@@ -497,19 +497,16 @@ void host_resume(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 
 /* --- kill ------------------------------------------------------------------------------------- */
 
-/* Its volumes are left with a clean journal, so that others can attach them read-only, if the guest
- * is willing to do that soon. */
-static void settle_volumes(struct life *l)
+void volume_freeze_all(struct host *h, const char *machine, const json_t *list)
 {
 	struct guest *g = NULL;
 	const json_t *item;
 	size_t i;
 
-	if (json_array_size(l->paths) == 0 ||
-	    machine_guest(&l->host->machines, l->job.machine, &g, NULL) < 0)
+	if (json_array_size(list) == 0 || machine_guest(&h->machines, machine, &g, NULL) < 0)
 		return;
 	guest_set_deadline(g, SETTLE_MS);
-	json_array_foreach(l->paths, i, item)
+	json_array_foreach(list, i, item)
 	{
 		const char *path = json_string_value(json_object_get(item, "path"));
 		char *argv[] = {"fsfreeze", "-f", (char *)path, NULL};
@@ -530,7 +527,7 @@ static void kill_work(void *arg)
 	struct machine_info info;
 
 	if (l->settle)
-		settle_volumes(l);
+		volume_freeze_all(h, l->job.machine, l->paths);
 	if (machine_look(&h->machines, l->job.machine, &info, NULL) == 0)
 		l->r = machine_remove(&h->machines, l->job.machine, &l->err);
 	fault_at("kill.stopped");

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/sock.h"
+#include "core/machine_internal.h"
 
 enum {
 	GUEST_ANSWER_MS = 60000,
@@ -188,7 +189,7 @@ static void drop_stale_maps(int dirfd, const json_t *book)
 	}
 }
 
-static int write_book(int dirfd, const struct engine_machine *m, const struct machine_info *info)
+int machine_write_book(int dirfd, const struct engine_machine *m, const struct machine_info *info)
 {
 	AUTO(json_decrefp) json_t *j = NULL;
 	AUTO(json_decrefp) json_t *disks = json_array();
@@ -540,8 +541,8 @@ int machine_net_fd(struct machines *ms, const struct engine_machine *m, int *ret
 	return 0;
 }
 
-static int adopt(struct machines *ms, const char *id, struct engine_machine *ret,
-                 struct machine_info *info, struct err *e)
+int machine_take_up(struct machines *ms, const char *id, struct engine_machine *ret,
+                    struct machine_info *info, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
 	AUTO(json_decrefp) json_t *j = NULL;
@@ -566,7 +567,7 @@ static int adopt(struct machines *ms, const char *id, struct engine_machine *ret
 		ret->net = json_is_true(json_object_get(j, "net"));
 	}
 	if (r == 0 && faccessat(dir, ENGINE_UNBOOKED, F_OK, 0) == 0 &&
-	    write_book(dir, ret, info) == 0)
+	    machine_write_book(dir, ret, info) == 0)
 		unlinkat(dir, ENGINE_UNBOOKED, 0);
 	return r;
 }
@@ -575,7 +576,7 @@ int machine_adopt(struct machines *ms, const char *id, struct engine_machine *re
 {
 	struct machine_info info;
 
-	return adopt(ms, id, ret, &info, e);
+	return machine_take_up(ms, id, ret, &info, e);
 }
 
 /* --- the guest ----------------------------------------------------------------------------------
@@ -622,7 +623,7 @@ static void keep_books(void *arg)
 {
 	struct books *b = arg;
 
-	b->r = write_book(b->dir, b->m, b->info);
+	b->r = machine_write_book(b->dir, b->m, b->info);
 }
 
 /*
@@ -663,6 +664,8 @@ static int introduce(int dir, const struct engine_machine *em, const struct mach
 			    .path = wire_str(s->volumes[i].mount)};
 	guest_set_meanwhile(g, keep_books, &books);
 	r = guest_reborn_mount(g, &m, mounts, n, e);
+	if (r == 0 && info->volumes_lost && s->umount_lost)
+		r = guest_umount_lost(g, e);
 	if (books.r < 0)
 		r = err_set(e, -books.r, "machine_dir", "cannot write the books of %s: %s",
 		            info->id, strerror(-books.r));
@@ -885,7 +888,7 @@ int machine_snapshot_with(struct machines *ms, const char *id,
 	struct machine_info mi;
 	int r;
 
-	r = adopt(ms, id, &m, &mi, e);
+	r = machine_take_up(ms, id, &m, &mi, e);
 	if (r < 0)
 		return r;
 	r = at_rest ? snapshot_at_rest(ms, &m, at_rest, arg, &image, info, e)
@@ -894,11 +897,11 @@ int machine_snapshot_with(struct machines *ms, const char *id,
 		return r; /* done, but not sealed: whoever adopts it next books what the machine
 		             says */
 	if (r < 0) {
-		write_book(m.dirfd, &m, &mi); /* it may have dropped layers */
+		machine_write_book(m.dirfd, &m, &mi); /* it may have dropped layers */
 		unlinkat(m.dirfd, ENGINE_UNBOOKED, 0);
 		return r;
 	}
-	r = write_book(m.dirfd, &m, &mi);
+	r = machine_write_book(m.dirfd, &m, &mi);
 	unlinkat(m.dirfd, ENGINE_UNBOOKED, 0);
 	if (r < 0)
 		return err_set(e, -r, "machine_dir", "cannot write the books of %s: %s", id,

@@ -8,6 +8,7 @@
  * machine_gone, guest_silent.
  */
 #pragma once
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "core/engine.h"
@@ -94,6 +95,41 @@ int machine_snapshot_with(struct machines *ms, const char *id,
 /* The file of a volume, for reading, without its lock. Caller owns *ret. */
 int machine_volume_file(struct machines *ms, const struct engine_machine *m, unsigned slot,
                         int *ret, struct err *e);
+
+/* What a machine that runs shall have in one of its slots. */
+struct machine_volume {
+	unsigned slot;    /* it is there now, or shall be; another one where that is taken */
+	const char *file; /* absolute */
+	uint64_t size;    /* what the guest may use of it; a longer file is cut when written */
+	bool read_only;
+	const char *mount; /* where the agent mounts it */
+};
+
+/*
+ * Gives it those files it does not have yet, mounted, and tells it of those that have grown. With
+ * all, what it has already is mounted too, unless it is. Should one fail, those before it stay and
+ * that one is taken back. Kinds: volume_busy, volume_missing, volume_unusable, guest_refused,
+ * not_supported.
+ */
+int machine_volumes_settle(struct machines *ms, const char *id, struct machine_volume *v, size_t n,
+                           bool all, struct err *e);
+
+/*
+ * Unmounts it and takes the file away. volume_busy: processes use it, and nothing was changed; with
+ * force they get I/O errors from now on, and what they have written so far is on the volume, if the
+ * guest can be asked. The file is locked by nobody afterwards (volume_busy says when it is: the
+ * machine holds on to it, and only its end helps).
+ */
+int machine_volume_take(struct machines *ms, const char *id, const struct machine_volume *v,
+                        bool force, struct err *e);
+
+/*
+ * The content of a volume that the machine writes, as of one moment, in the empty file `to`. The
+ * guest writes nothing for a few ms; what it writes from then on is not in it. Not synced. *stop
+ * (may be NULL) ends it with -ECANCELED.
+ */
+int machine_volume_copy(struct machines *ms, const char *id, const struct machine_volume *v, int to,
+                        const atomic_bool *stop, struct err *e);
 
 /* The tap it was given, for net_adopt(). -ENOENT: none. Caller owns *ret. */
 int machine_net_fd(struct machines *ms, const struct engine_machine *m, int *ret, struct err *e);

@@ -97,6 +97,23 @@ static void remove_all_of(struct sandbox *sb)
 		host_drop(h, sb);
 }
 
+/* A change of its volumes that was not finished: the machine gets what the record says. */
+static void settle_volumes(struct sandbox *sb, struct tally *t)
+{
+	struct host *h = sb->host;
+	struct volume_wants w;
+	struct err e;
+
+	if (volume_want_all(h, sb, &w, &e) < 0 ||
+	    machine_volumes_settle(&h->machines, sb->machine, w.v, w.n, true, &e) < 0)
+		log_warn("a volume could not be given back to its sandbox sandbox=%s why=\"%s\"",
+		         sb->id, e.text);
+	volume_settled(sb, &w);
+	volume_wants_fini(&w);
+	log_info("finished a change of volumes sandbox=%s", sb->id);
+	t->finished++;
+}
+
 static void recover_one(struct sandbox *sb, struct tally *t)
 {
 	struct host *h = sb->host;
@@ -309,6 +326,10 @@ int host_recover(struct host *h, struct err *e)
 	if (r < 0)
 		return r;
 	recover_snapshots(h, &t);
+	/* Now: machines that are no more had them, too. */
+	for (sb = h->newest; sb; sb = sb->next)
+		if (sb->volumes_pending && sb->state == SANDBOX_RUNNING)
+			settle_volumes(sb, &t);
 	log_info("recovered adopted=%u asleep=%u failed=%u undone=%u finished=%u strays=%u",
 	         t.adopted, t.asleep, t.failed, t.undone, t.finished, t.strays);
 	return 0;

@@ -33,6 +33,7 @@ static void free_list(void *arg)
 		struct checkpoint *older = c->older;
 
 		engine_image_fini(&c->image);
+		json_decref(c->volumes);
 		free(c);
 		c = older;
 	}
@@ -167,32 +168,13 @@ int host_checkpoint_delete(struct host *h, struct sandbox *sb, const char *id, s
 int host_set_checkpoints(struct host *h, struct sandbox *sb, bool automatic, struct err *e)
 {
 	bool had = sb->spec.checkpoints;
-	int r = automatic ? checkpoints_possible(&sb->spec, e) : 0;
+	int r;
 
-	if (r < 0)
-		return r;
 	sb->spec.checkpoints = automatic;
 	r = record_update(sb, e);
 	if (r < 0)
 		sb->spec.checkpoints = had;
 	return r;
-}
-
-int checkpoints_possible(const struct sandbox_spec *s, struct err *e)
-{
-	const json_t *v;
-	size_t i;
-
-	json_array_foreach(s->volumes, i, v)
-	{
-		if (!json_is_true(json_object_get(v, "read_only")))
-			return err_set(
-			    e, EBUSY, "conflict",
-			    "a sandbox that writes the volume '%s' cannot have checkpoints: the "
-			    "volume would not go back with its memory; mount it read_only",
-			    json_string_value(json_object_get(v, "name")));
-	}
-	return 0;
 }
 
 /* --- taking one ------------------------------------------------------------------------------- */
@@ -300,6 +282,7 @@ static void take_done(void *arg)
 	t->c->serial = ++y->serial;
 	t->c->created_ms = wall_ms();
 	t->c->generation = sb->generation;
+	t->c->volumes = json_incref(sb->spec.volumes);
 	t->c->older = y->newest;
 	y->newest = take_ptr(t->c);
 	y->n++;
@@ -331,8 +314,6 @@ static int may_take(struct taking *t, struct sandbox *sb, struct err *e)
 	size_t named = 0;
 	int r = sandbox_need_running(sb, e);
 
-	if (r == 0)
-		r = checkpoints_possible(&sb->spec, e);
 	if (r == 0)
 		r = host_admit(h, sb->tenant, 0, sb->memory_mb, NULL, e);
 	if (r == 0 && h->checkpoints >= HOST_CHECKPOINTS_MAX)
@@ -441,13 +422,18 @@ struct rewind {
 	enum sandbox_state had;
 	char old[SANDBOX_ID + 1]; /* its machine until now */
 	int old_pidfd;            /* -1: it is not our child, or has ended */
+	bool volumes_anew;        /* mounted once more, as they are now */
+	struct volume_wants wants;
 	uint64_t asked_ns;
+	int r;
+	struct err err;
 };
 
 static void rewind_free(struct rewind *w)
 {
 	start_job_fini(&w->job);
 	closep(&w->old_pidfd);
+	volume_wants_fini(&w->wants);
 	free(w->to);
 	free(w);
 }
@@ -466,20 +452,39 @@ static void clean_work(void *arg)
 	siginfo_t si;
 	struct err e;
 
+	if (w->volumes_anew && w->had == SANDBOX_RUNNING)
+		volume_freeze_all(w->host, w->old, w->wants.list);
 	if (machine_remove(&w->host->machines, w->old, &e) < 0)
 		log_error("a machine is left until the next start machine=%s why=\"%s\"", w->old,
 		          e.text);
 	if (w->old_pidfd >= 0)
 		waitid(P_PIDFD, (id_t)w->old_pidfd, &si, WEXITED | WNOHANG);
+	fault_at("rewind.stopped");
+	/* The old machine had them until now. */
+	if (w->volumes_anew)
+		w->r = machine_volumes_settle(&w->host->machines, w->job.machine, w->wants.v,
+		                              w->wants.n, false, &w->err);
 	fault_at("rewind.cleaned");
 }
 
 static void clean_done(void *arg)
 {
 	struct rewind *w = arg;
+	struct sandbox *sb = w->op.sb;
 	struct host *h = w->host;
 
-	rewind_end(w, NULL);
+	if (w->volumes_anew) {
+		sb->state = SANDBOX_RUNNING;
+		volume_settled(sb, &w->wants);
+		if (sb->pid == 0)
+			sandbox_died(sb); /* meanwhile */
+	}
+	if (w->r < 0) {
+		err_prefix(&w->err, "sandbox %s was put back, but has lost a volume", sb->id);
+		log_warn("a rewound sandbox has lost a volume sandbox=%s why=\"%s\"", sb->id,
+		         w->err.text);
+	}
+	rewind_end(w, w->r < 0 ? &w->err : NULL);
 	host_fill_spare(h);
 }
 
@@ -523,10 +528,12 @@ static int change_over(struct rewind *w, struct err *e)
 		memcpy(sb->machine, w->job.machine, sizeof(sb->machine));
 		sb->generation = w->job.generation;
 		sb->end[0] = 0;
+		sb->volumes_pending = w->volumes_anew;
 		r = sandbox_enter(sb, SANDBOX_RUNNING, e);
 	}
 	if (r == 0)
 		return 0;
+	sb->volumes_pending = false;
 	sandbox_unwatch(sb);
 	memcpy(sb->machine, w->old, sizeof(sb->machine));
 	memcpy(sb->end, end, sizeof(end));
@@ -565,14 +572,36 @@ static void start_done(void *arg)
 	                     (json_int_t)sb->generation, "took_ms", ms));
 	log_info("sandbox rewound sandbox=%s checkpoint=%s machine=%s took_ms=%.1f", sb->id,
 	         w->checkpoint, sb->machine, ms);
-	/* The old machine goes while the new one is at work already. */
-	if (w->done)
+	/* The old machine goes while the new one is at work already; but not while it has volumes
+	 * that the new one needs. */
+	if (w->volumes_anew)
+		sb->state = SANDBOX_REWINDING;
+	else if (w->done)
 		w->done(w->arg, NULL, sb);
-	w->done = NULL;
+	if (!w->volumes_anew)
+		w->done = NULL;
 	if (pool_submit(h->pool, clean_work, clean_done, w) < 0) {
 		clean_work(w);
 		clean_done(w);
 	}
+}
+
+/*
+ * Volumes do not go back. What the guest of a checkpoint remembers of one that was written, or is
+ * another one now, is wrong: it does not get that file again, what it had mounted from it is
+ * unmounted, and the volume is mounted anew, as it is now.
+ */
+static bool volumes_differ(const struct checkpoint *c, const struct sandbox *sb)
+{
+	const json_t *item;
+	size_t i;
+
+	json_array_foreach(sb->spec.volumes, i, item)
+	{
+		if (!json_is_true(json_object_get(item, "read_only")))
+			return true;
+	}
+	return json_array_size(sb->spec.volumes) && c->volumes != sb->spec.volumes;
 }
 
 static int rewind_prepare(struct rewind *w, struct sandbox *sb, struct err *e)
@@ -590,7 +619,18 @@ static int rewind_prepare(struct rewind *w, struct sandbox *sb, struct err *e)
 	if (!c)
 		return -e->code;
 	memcpy(w->checkpoint, c->id, sizeof(w->checkpoint));
-	r = volume_open_all(h, sb->tenant, sb->spec.volumes, sb->id, false, w->job.volumes, e);
+	w->volumes_anew = volumes_differ(c, sb);
+	r = volume_check_again(h, sb, e);
+	if (r == 0 && w->volumes_anew && !c->image.kind->live_volumes)
+		r = err_set(e, EBUSY, "conflict",
+		            "sandbox %s has volumes that it writes, and with the engine '%s' they "
+		            "cannot be mounted anew: mount them read_only",
+		            sb->id, c->image.kind->name);
+	if (r == 0 && w->volumes_anew)
+		r = volume_want_all(h, sb, &w->wants, e);
+	else if (r == 0)
+		r = volume_open_all(h, sb->tenant, sb->id, sb->spec.volumes, false, w->job.volumes,
+		                    e);
 	if (r < 0)
 		return r;
 	if (engine_image_copy(&c->image, &w->job.image) < 0)

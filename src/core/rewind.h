@@ -14,8 +14,14 @@
  *   record: old       --->   record: old        --->     record: new        --->  old one removed
  *              rewind.begun          rewind.started             rewind.recorded rewind.cleaned
  *
- * Kinds of errors: checkpoint_not_found, conflict (volumes it writes), quota_exceeded, and those of
- * core/host.h.
+ * Volumes do not go back: the sandbox keeps those it has now, with what is on them now. They are
+ * mounted anew where they were written or changed since, and files that were open on them then give
+ * I/O errors:
+ *
+ *   ... record: new, volumes pending  --->  old one frozen, removed  --->  volumes attached,
+ * mounted rewind.recorded                 rewind.stopped             rewind.cleaned
+ *
+ * Kinds of errors: checkpoint_not_found, volume_busy, quota_exceeded, and those of core/host.h.
  */
 #pragma once
 #include "core/host.h"
@@ -38,6 +44,7 @@ struct checkpoint {
 	uint64_t bytes;   /* what it keeps that the one before it did not */
 	uint64_t stop_ns; /* how long the machine stood still for it */
 	struct engine_image image;
+	json_t *volumes; /* of the sandbox then */
 	struct checkpoint *older;
 };
 

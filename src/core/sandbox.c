@@ -90,6 +90,8 @@ json_t *sandbox_to_doc(const struct sandbox *sb)
 		                    json_integer(s->snapshots_max_age_s));
 	if (sb->checkpointed)
 		json_object_set_new(doc, "checkpointed", json_true());
+	if (sb->volumes_pending)
+		json_object_set_new(doc, "volumes_pending", json_true());
 	put(doc, "metadata", s->metadata);
 	put(doc, "env", s->env);
 	put(doc, "egress", s->egress);
@@ -139,6 +141,7 @@ void sandbox_from_doc(struct sandbox *sb, const json_t *doc)
 	s->persistent = json_is_true(json_object_get(doc, "persistent"));
 	s->checkpoints = json_is_true(json_object_get(doc, "checkpoints"));
 	sb->checkpointed = json_is_true(json_object_get(doc, "checkpointed"));
+	sb->volumes_pending = json_is_true(json_object_get(doc, "volumes_pending"));
 	get_text(doc, "parent", sb->parent, sizeof(sb->parent));
 	get_text(doc, "tree", sb->tree, sizeof(sb->tree));
 	get_text(doc, "machine", sb->machine, sizeof(sb->machine));

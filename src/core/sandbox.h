@@ -88,6 +88,8 @@ struct sandbox {
 	uint64_t generation;   /* of its machine */
 	char end[160];         /* FAILED: why */
 	bool checkpointed;     /* it has had checkpoints */
+	/* Its machine may not have the volumes of the spec as they stand there: recover.c. */
+	bool volumes_pending;
 
 	/* not on record */
 	struct host *host;

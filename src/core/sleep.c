@@ -277,7 +277,7 @@ static void wake_begin(struct op *op)
 		return;
 	}
 	if (host_admit(l->host, sb->tenant, 0, sb->memory_mb, NULL, &e) < 0 ||
-	    volume_open_all(l->host, sb->tenant, sb->spec.volumes, sb->id, false, l->job.volumes,
+	    volume_open_all(l->host, sb->tenant, sb->id, sb->spec.volumes, false, l->job.volumes,
 	                    &e) < 0 ||
 	    sandbox_enter(sb, SANDBOX_WAKING, &e) < 0) {
 		life_end(l, &e);

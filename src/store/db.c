@@ -47,6 +47,9 @@ static const char *const steps[] = {
     " request_id TEXT NOT NULL, method TEXT NOT NULL, path TEXT NOT NULL, status INTEGER NOT NULL,"
     " at INTEGER NOT NULL);"
     "CREATE TABLE settings(key TEXT PRIMARY KEY, value TEXT NOT NULL);",
+    /* snapshots of volumes */
+    "ALTER TABLE volumes ADD COLUMN kind TEXT NOT NULL DEFAULT 'volume';"
+    "ALTER TABLE volumes ADD COLUMN source TEXT NOT NULL DEFAULT '';",
 };
 
 static int fail(struct db *d, struct err *e, int rc)

@@ -231,7 +231,7 @@ class Pandad:
             self.ask("DELETE", f"/v1/sandboxes/{sb['id']}")
         for s in self.do("GET", "/v1/snapshots")["snapshots"]:
             self.do("DELETE", f"/v1/snapshots/{s['id']}")
-        for v in self.do("GET", "/v1/volumes"):
+        for v in self.do("GET", "/v1/volumes?snapshots=1"):
             self.do("DELETE", f"/v1/volumes/{v['name']}")
 
     def close(self):

@@ -271,7 +271,7 @@ def test_quotas_hold_for_the_tenant(pandad):
         assert ask("POST", "/v1/volumes", {"name": "a", "size_mb": 60}).status == 201
         error(ask("POST", "/v1/volumes", {"name": "b", "size_mb": 60}), 429, "quota_exceeded")
         assert ask("GET", "/v1/me").json["usage"] == {"sandboxes": 2, "memory_mb": me["usage"]["memory_mb"] + 2 * ask(
-            "GET", f"/v1/sandboxes/{id}").json["memory_mb"], "snapshots": 1, "volumes_mb": 60}
+            "GET", f"/v1/sandboxes/{id}").json["memory_mb"], "snapshots": 1, "volumes": 1, "volumes_mb": 60}
         # A token made with it has the same limits, not none.
         other = ask("POST", "/v1/me/tokens", {}).json["token"]
         error(pandad.ask("POST", "/v1/sandboxes", {"template": "base"}, token=other), 429, "quota_exceeded")

@@ -28,6 +28,10 @@ OPERATIONS = {
                            p.ask("DELETE", "/v1/templates/mine")),
     "checkpoint": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"),
     "import": None,  # test_state_parcel.py
+    "attach": None,  # test_server_volumes_live.py
+    "detach": None,
+    "resize": None,
+    "copy": None,
     "diff": lambda p, id: p.ask("GET", f"/v1/sandboxes/{id}/diff?to=" + p.do("POST", f"/v1/sandboxes/{id}/checkpoints")["id"]),
     "rewind": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"), p.sh(id, "echo later >/root/later"),
                              p.ask("POST", f"/v1/sandboxes/{id}/rewind"), p.ended()),

@@ -205,11 +205,8 @@ def test_names_limits_and_wrong_requests(pandad):
 
 def test_volumes(pandad):
     pandad.do("POST", "/v1/volumes", {"name": "vol", "size_mb": 64})
-    a = pandad.ask("POST", "/v1/sandboxes", {"template": "base", "checkpoints": "auto", "volumes": [{"name": "vol"}]})
-    assert a.status == 409 and "read_only" in a.json["error"], a
-    w = pandad.create(volumes=[{"name": "vol", "path": "/mnt/v"}])
+    w = pandad.create(volumes=[{"name": "vol", "path": "/mnt/v"}])  # one that is written: test_server_volumes_live.py
     out(pandad, w, "echo kept >/mnt/v/f; sync")
-    assert pandad.ask("POST", f"/v1/sandboxes/{w}/checkpoints", {}).status == 409
     pandad.do("DELETE", f"/v1/sandboxes/{w}")
     r = pandad.create(checkpoints="auto", volumes=[{"name": "vol", "path": "/mnt/v", "read_only": True}])
     out(pandad, r, "echo 1 >/root/n")

@@ -1,0 +1,348 @@
+/*
+ * core/machine_volume.c - volumes of a machine that runs: they come, go, grow and are copied
+ * The books say what a machine may have before it has it, and until it has it no more: whoever
+ * comes after a crash finds each file it holds in them. What it really holds its fds tell.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "core/machine_internal.h"
+#include "layers/sparse.h"
+
+enum {
+	MOUNT_MS = 60000,  /* a journal may have to be played back */
+	UMOUNT_MS = 30000, /* what is dirty is written */
+	FREEZE_MS = 30000,
+};
+
+static void guest_freep(struct guest **g)
+{
+	guest_free(*g);
+}
+
+static int check_kind(const struct engine_machine *m, struct err *e)
+{
+	if (m->image.kind->live_volumes)
+		return 0;
+	return err_set(e, ENOTSUP, "not_supported",
+	               "volumes of a running machine cannot be changed with the engine '%s': give "
+	               "them when it is created",
+	               m->image.kind->name);
+}
+
+/* Is this the file that the machine holds in the slot? */
+static bool holds(struct machines *ms, const struct engine_machine *m, unsigned slot,
+                  const struct stat *file)
+{
+	char path[64];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)m->pid, ms->engine->volume_slot + slot);
+	return stat(path, &st) == 0 && st.st_dev == file->st_dev && st.st_ino == file->st_ino;
+}
+
+static int keep_book(struct engine_machine *m, const struct machine_info *info, struct err *e)
+{
+	int r = machine_write_book(m->dirfd, m, info);
+
+	return r < 0 ? err_set(e, -r, "machine_dir", "cannot write the books of %s: %s", m->id,
+	                       strerror(-r))
+	             : 0;
+}
+
+/* Somebody else's place in the list, or taken already? */
+static bool taken(const struct engine_machine *m, const struct machine_volume *v, size_t n,
+                  size_t self, unsigned slot)
+{
+	for (size_t i = 0; i < n; i++)
+		if (i != self && v[i].slot == slot)
+			return true;
+	return m->volumes[slot].size != 0;
+}
+
+/* Its own slot if that is free, else whichever the guest has let go of. */
+static int attach(struct machines *ms, struct engine_machine *m, const struct machine_info *info,
+                  struct machine_volume *list, size_t n, size_t i, struct err *e)
+{
+	struct machine_volume *v = &list[i];
+	struct engine_volume file = {.fd = -1};
+	int r = engine_volume_open(v->file, v->read_only, &file, e);
+
+	if (r < 0)
+		return r;
+	/* A hostile kernel has made it longer: nobody counts on that. */
+	if (file.size < v->size ||
+	    (file.size > v->size && !v->read_only && ftruncate(file.fd, (off_t)v->size) < 0)) {
+		engine_volume_close(&file);
+		return err_set(e, EIO, "volume_unusable", "%s is not as large as it was", v->file);
+	}
+	file.size = v->size;
+	r = err_set(e, EBUSY, "volume_busy",
+	            "machine %s has no free place for a volume: processes still use those it had",
+	            m->id);
+	for (unsigned k = 0; r == -EBUSY && k < ENGINE_VOLUMES_MAX; k++) {
+		unsigned slot = (v->slot + k) % ENGINE_VOLUMES_MAX;
+
+		if (taken(m, list, n, i, slot))
+			continue;
+		m->volumes[slot] = file;
+		r = keep_book(m, info, e);
+		if (r == 0)
+			r = ms->engine->volume_attach(ms->engine, m, slot, &file, e);
+		if (r < 0)
+			m->volumes[slot] = (struct engine_volume){.fd = -1};
+		else
+			v->slot = slot;
+	}
+	engine_volume_close(&file);
+	return r;
+}
+
+/* The one in the list is what the machine has; what it does not have, the books need not know. */
+static void forget_others(struct machines *ms, struct engine_machine *m)
+{
+	for (unsigned i = 0; i < ENGINE_VOLUMES_MAX; i++) {
+		struct stat was = {.st_dev = m->volumes[i].dev, .st_ino = m->volumes[i].ino};
+
+		if (m->volumes[i].size && !holds(ms, m, i, &was))
+			m->volumes[i] = (struct engine_volume){.fd = -1};
+	}
+}
+
+static int mount_one(struct guest *g, const struct machine_volume *v, struct err *e)
+{
+	int r = guest_mount(g, v->slot, v->mount, v->read_only, e);
+
+	return r == -EBUSY ? 0 : r; /* it is mounted already */
+}
+
+static int settle_one(struct machines *ms, struct engine_machine *m,
+                      const struct machine_info *info, struct guest *g, struct machine_volume *list,
+                      size_t n, size_t i, bool all, struct err *e)
+{
+	struct machine_volume *v = &list[i];
+	struct stat st;
+	bool had;
+	int r;
+
+	if (stat(v->file, &st) < 0)
+		return err_set(e, errno, "volume_missing", "cannot find the volume %s: %s", v->file,
+		               strerror(errno));
+	had = holds(ms, m, v->slot, &st);
+	r = had ? 0 : attach(ms, m, info, list, n, i, e);
+	if (r == 0 && (all || !had)) {
+		r = mount_one(g, v, e);
+		if (r < 0 && !had)
+			ms->engine->volume_detach(ms->engine, m, v->slot, true, NULL);
+	}
+	if (r == 0 && had && m->volumes[v->slot].size < v->size) {
+		r = ms->engine->volume_grow(ms->engine, m, v->slot, v->size, e);
+		if (r == 0 && !v->read_only)
+			r = guest_grow(g, v->slot, v->mount, e);
+	}
+	return r;
+}
+
+int machine_volumes_settle(struct machines *ms, const char *id, struct machine_volume *v, size_t n,
+                           bool all, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	AUTO(guest_freep) struct guest *g = NULL;
+	struct machine_info info;
+	int r, r2;
+
+	r = machine_take_up(ms, id, &m, &info, e);
+	if (r == 0)
+		r = check_kind(&m, e);
+	if (r == 0)
+		r = machine_guest(ms, id, &g, e);
+	if (r < 0)
+		return r;
+	guest_set_deadline(g, MOUNT_MS);
+	forget_others(ms, &m);
+	for (size_t i = 0; r == 0 && i < n; i++)
+		r = settle_one(ms, &m, &info, g, v, n, i, all, e);
+	r2 = keep_book(&m, &info, r < 0 ? NULL : e);
+	return r < 0 ? r : r2;
+}
+
+/* --- going ------------------------------------------------------------------------------------ */
+
+/* The lock is the machine's as long as it has the file open. */
+static int let_go(const struct machine_volume *v, const char *id, struct err *e)
+{
+	autoclose int fd = open(v->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0 || v->read_only || flock(fd, LOCK_EX | LOCK_NB) == 0)
+		return 0;
+	return err_set(e, EBUSY, "volume_busy",
+	               "machine %s says it has let go of the volume but has not: kill the sandbox",
+	               id);
+}
+
+static int unmount(struct guest *g, const struct machine_volume *v, bool force, struct err *e)
+{
+	int r = guest_umount(g, v->mount, false, e);
+
+	if (r == -EBUSY && force) {
+		guest_sync(g, NULL); /* the last moment for what was written so far */
+		r = guest_umount(g, v->mount, true, e);
+	}
+	return r == -EINVAL ? 0 : r; /* not mounted there: the guest was faster */
+}
+
+int machine_volume_take(struct machines *ms, const char *id, const struct machine_volume *v,
+                        bool force, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	AUTO(guest_freep) struct guest *g = NULL;
+	struct machine_info info;
+	int r;
+
+	r = machine_take_up(ms, id, &m, &info, e);
+	if (r == 0)
+		r = check_kind(&m, e);
+	if (r == 0)
+		r = machine_guest(ms, id, &g, force ? NULL : e);
+	if (r < 0 && !(force && m.pid > 0))
+		return r;
+	if (g) {
+		guest_set_deadline(g, UMOUNT_MS);
+		r = unmount(g, v, force, e);
+	}
+	if (r < 0 && !force)
+		return r;
+	r = ms->engine->volume_detach(ms->engine, &m, v->slot, force, e);
+	if (r < 0) {
+		if (r == -EBUSY && g)
+			guest_mount(g, v->slot, v->mount, v->read_only, NULL);
+		return r;
+	}
+	r = keep_book(&m, &info, e);
+	return r < 0 ? r : let_go(v, id, e);
+}
+
+/* --- copies ----------------------------------------------------------------------------------- */
+
+/* What the machine has not put there before it changed it. */
+static int copy_rest(int from, int to, const atomic_uchar *marks, uint64_t size,
+                     const atomic_bool *stop)
+{
+	autofree void *buf = malloc(ENGINE_COPY_CHUNK);
+	off_t off = 0, end = (off_t)size;
+
+	if (!buf)
+		return -ENOMEM;
+	while ((off = sparse_data(from, off, end)) >= 0 && off < end) {
+		off_t at = off - off % ENGINE_COPY_CHUNK;
+		size_t len = (size_t)MIN((off_t)ENGINE_COPY_CHUNK, end - at);
+		int r;
+
+		if (stop && atomic_load(stop))
+			return -ECANCELED;
+		off = at + ENGINE_COPY_CHUNK;
+		if (atomic_load(&marks[at / ENGINE_COPY_CHUNK]))
+			continue;
+		r = io_pread_full(from, buf, len, at);
+		if (r == 0 && !atomic_load(&marks[at / ENGINE_COPY_CHUNK]))
+			r = sparse_write(to, buf, len, at);
+		if (r < 0)
+			return r;
+	}
+	return off < 0 ? (int)off : 0;
+}
+
+static int copy_failed(int r, struct err *e)
+{
+	if (r == -ECANCELED)
+		return err_set(e, ECANCELED, "conflict",
+		               "the sandbox was killed while its volume was being copied");
+	return err_set(e, -r, r == -ENOSPC || r == -EDQUOT ? "disk_full" : "volume_failed",
+	               "cannot copy the volume: %s", strerror(-r));
+}
+
+struct copying {
+	struct engine_machine *m;
+	struct guest *guest;
+	const struct machine_volume *v;
+	int from, to, marks;
+	const atomic_uchar *marked;
+	bool shared; /* blocks: nothing left to be copied */
+};
+
+/* One moment: the file system is at peace on disk, and what comes after it is kept apart. */
+static int begin_copy(struct machines *ms, struct copying *c, struct err *e)
+{
+	bool frozen;
+	int r, r2 = 0;
+
+	guest_set_deadline(c->guest, FREEZE_MS);
+	r = guest_sync(c->guest, e); /* so that nobody waits long for the freeze */
+	if (r == 0)
+		r = guest_freeze(c->guest, c->v->slot, c->v->mount, e);
+	frozen = r == 0;
+	if (r == -EINVAL)
+		r = 0; /* the guest has unmounted it: it is at peace, or somebody's own business */
+	if (r < 0)
+		return r;
+	c->shared = ioctl(c->to, FICLONE, c->from) == 0;
+	if (!c->shared)
+		r = ms->engine->volume_copy(ms->engine, c->m, c->v->slot, c->to, c->marks, e);
+	if (frozen)
+		r2 = guest_thaw(c->guest, r < 0 ? NULL : e);
+	return r < 0 ? r : r2;
+}
+
+int machine_volume_copy(struct machines *ms, const char *id, const struct machine_volume *v, int to,
+                        const atomic_bool *stop, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	AUTO(guest_freep) struct guest *g = NULL;
+	autoclose int from = -1, marks = -1;
+	size_t chunks = (size_t)((v->size + ENGINE_COPY_CHUNK - 1) / ENGINE_COPY_CHUNK);
+	struct copying c = {.m = &m, .v = v, .to = to};
+	struct machine_info info;
+	void *map;
+	int r;
+
+	r = machine_take_up(ms, id, &m, &info, e);
+	if (r == 0)
+		r = check_kind(&m, e);
+	if (r == 0)
+		r = machine_volume_file(ms, &m, v->slot, &from, e);
+	if (r == 0)
+		r = machine_guest(ms, id, &g, e);
+	if (r < 0)
+		return r;
+	marks = memfd_create("panda-marks", MFD_CLOEXEC);
+	if (marks < 0 || ftruncate(marks, (off_t)chunks) < 0 ||
+	    (map = mmap(NULL, chunks, PROT_READ, MAP_SHARED, marks, 0)) == MAP_FAILED)
+		return err_set(e, errno, "no_memory", "no memory to copy a volume");
+	c.guest = g;
+	c.from = from;
+	c.marks = marks;
+	c.marked = map;
+	if (ftruncate(to, (off_t)v->size) < 0)
+		r = copy_failed(-errno, e);
+	if (r == 0)
+		r = begin_copy(ms, &c, e);
+	if (r == 0 && !c.shared) {
+		r = copy_rest(from, to, c.marked, v->size, stop);
+		if (r < 0)
+			r = copy_failed(r, e);
+		else
+			r = ms->engine->volume_copied(ms->engine, &m, v->slot, e);
+	}
+	munmap(map, chunks);
+	return r;
+}
