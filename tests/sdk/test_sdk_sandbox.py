@@ -414,6 +414,39 @@ def test_volumes(server, client):
     vol.delete()
 
 
+def test_volumes_grow_and_are_copied(server, box, client):
+    v = {"name": "v", "size_mb": 1024, "kind": "volume", "source": None, "used_bytes": 7}
+    snap = {"name": "s", "size_mb": 1024, "kind": "snapshot", "source": "v"}
+    server.on("GET", "/v1/volumes/v", v)
+    server.on("PATCH", "/v1/volumes/v", {**v, "size_mb": 2048})
+    server.on("POST", "/v1/volumes/v/snapshots", (201, snap))
+    server.on("GET", "/v1/volumes/v/snapshots", [snap])
+    server.on("POST", "/v1/volumes", (201, {**v, "name": "w", "source": "s"}))
+    vol = Volume.get("v", client=client)
+    assert vol.resize(size_gb=2) is vol and vol.size_mb == 2048
+    assert server.asked("PATCH")[0].json == {"size_mb": 2048}
+    assert vol.refresh().size_mb == 1024 and vol.used_bytes == 7
+    s = vol.snapshot("s")
+    assert (s.kind, s.source, s.mount("/s").read_only) == ("snapshot", "v", True) and server.asked("POST")[0].json == {"name": "s"}
+    assert [x.name for x in vol.snapshots()] == ["s"]
+    vol.snapshot()
+    assert server.asked("POST")[1].json == {}
+    w = s.clone("w", size_gb=3)
+    assert w.source == "s" and server.asked("POST")[2].json == {"name": "w", "size_mb": 3072, "from": "s"}
+    server.on("GET", "/v1/volumes", [v, snap])
+    assert len(client.volumes.list(snapshots=True)) == 2 and server.asked("GET")[-1].query == {"snapshots": "1"}
+
+    mounts = [{"name": "w", "path": "/w", "read_only": False, "copy": False}]
+    server.on("POST", P + "/volumes", (201, mounts))
+    server.on("DELETE", P + "/volumes/w", (204,))
+    assert box.attach_volume(w, "/w") == mounts and box.volumes == mounts
+    assert server.asked("POST")[3].json == {"name": "w", "path": "/w"}
+    box.attach_volume("w", mount="/x", readonly=True)
+    assert server.asked("POST")[4].json == {"name": "w", "path": "/x", "read_only": True}
+    box.detach_volume(w, force=True)
+    assert box.volumes == [] and server.asked("DELETE")[0].query == {"force": "1"}
+
+
 def test_tokens_templates_me(server, client):
     server.on("GET", "/v1/me/tokens", {"items": [{"prefix": "pds_1", "label": "l", "created_at": "t"}]})
     server.on("POST", "/v1/me/tokens", {"prefix": "pds_2", "token": "pds_2secret"})

@@ -162,7 +162,7 @@ _NEXT: Dict[str, str] = {
     "sandbox_failed": "it cannot come back: kill() it and create a new one",
     "sandbox_not_found": "it ended (killed, TTL or idle) or belongs to another token: create a new one",
     "quota_exceeded": "kill() what is no longer needed or ask for a larger quota",
-    "volume_busy": "end the holder, or mount it with read_only=True",
+    "volume_busy": "detach it from its holder, or mount a snapshot of it",
     "host_full": "kill() what is no longer needed, or try again later",
     "bad_path": "give an absolute path",
 }

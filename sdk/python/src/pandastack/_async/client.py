@@ -23,6 +23,8 @@ from .volume import AsyncVolume
 LocalPath = Union[str, "os.PathLike[str]"]
 PARCEL_SECONDS = 600.0  # until a server has checked gigabytes
 
+COPY_SECONDS = 1800.0  # of a volume: as long as that takes
+
 
 class AsyncClient:
     """Talks to one server with one key. Without arguments it finds both as the documentation says.
@@ -170,24 +172,56 @@ class AsyncSnapshots:
         return Snapshot.from_json(r.json())
 
 
+def _size(size_gb: Optional[float], size_mb: Optional[int]) -> Dict[str, Any]:
+    if size_mb is None and size_gb is not None:
+        size_mb = int(size_gb * 1024)
+    return {} if size_mb is None else {"size_mb": size_mb}
+
+
 class AsyncVolumes:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
-    async def create(self, name: str, size_gb: Optional[float] = None, *, size_mb: Optional[int] = None) -> AsyncVolume:
-        body: Dict[str, Any] = {"name": name}
-        if size_mb is None and size_gb is not None:
-            size_mb = int(size_gb * 1024)
-        if size_mb is not None:
-            body["size_mb"] = size_mb
-        return AsyncVolume(self._client, await self._client.request("POST", "/volumes", json=body))
+    async def create(
+        self,
+        name: str,
+        size_gb: Optional[float] = None,
+        *,
+        size_mb: Optional[int] = None,
+        source: Optional[str] = None,
+    ) -> AsyncVolume:
+        """Empty, or with what source, a volume or a snapshot of one, holds now."""
+        body: Dict[str, Any] = {"name": name, **_size(size_gb, size_mb)}
+        if source is not None:
+            body["from"] = source
+        return await self._make("/volumes", body)
+
+    async def _make(self, path: str, body: Dict[str, Any]) -> AsyncVolume:
+        t = self._client.transport.wire.timeout
+        r = await self._client.transport.request(
+            "POST", path, json=body, timeout=None if t is None else max(t, COPY_SECONDS)
+        )
+        return AsyncVolume(self._client, r.json())
 
     async def get(self, name: str) -> AsyncVolume:
         return AsyncVolume(self._client, await self._client.request("GET", f"/volumes/{segment(name)}"))
 
-    async def list(self) -> List[AsyncVolume]:
-        data = await self._client.request("GET", "/volumes")
+    async def list(self, *, snapshots: bool = False) -> List[AsyncVolume]:
+        """The volumes; with snapshots, their snapshots too."""
+        data = await self._client.request("GET", "/volumes", params={"snapshots": "1"} if snapshots else None)
         return [AsyncVolume(self._client, d) for d in items_of(data, "items", "volumes")]
+
+    async def resize(self, name: str, size_gb: Optional[float] = None, *, size_mb: Optional[int] = None) -> AsyncVolume:
+        data = await self._client.request("PATCH", f"/volumes/{segment(name)}", json=_size(size_gb, size_mb))
+        return AsyncVolume(self._client, data)
+
+    async def snapshot(self, name: str, snapshot: Optional[str] = None) -> AsyncVolume:
+        body = {} if snapshot is None else {"name": snapshot}
+        return await self._make(f"/volumes/{segment(name)}/snapshots", body)
+
+    async def snapshots(self, name: str) -> List[AsyncVolume]:
+        data = await self._client.request("GET", f"/volumes/{segment(name)}/snapshots")
+        return [AsyncVolume(self._client, d) for d in items_of(data, "items", "snapshots")]
 
     async def delete(self, name: str) -> None:
         await self._client.request("DELETE", f"/volumes/{segment(name)}")

@@ -16,6 +16,8 @@ class AsyncVolume:
         self._client = client
         self.info = dict(info)
         self.name: str = str(info.get("name", ""))
+        self.kind: str = str(info.get("kind") or "volume")  # or "snapshot", which nobody writes
+        self.source: Optional[str] = info.get("source")
         self.size_mb: int = int(info.get("size_mb") or 0)
         self.used_bytes: Optional[int] = info.get("used_bytes")
         self.mounted_by: List[str] = list(info.get("mounted_by") or ())
@@ -26,11 +28,12 @@ class AsyncVolume:
         return str(self.info.get("id") or self.name)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name} {self.size_mb} MiB>"
+        what = " snapshot" if self.kind == "snapshot" else ""
+        return f"<{type(self).__name__}{what} {self.name} {self.size_mb} MiB>"
 
     def mount(self, path: Optional[str] = None, read_only: bool = False) -> VolumeMount:
-        """For the volumes= of a new sandbox; without a path it appears at /mnt/<name>."""
-        return VolumeMount(self.name, path, read_only)
+        """For the volumes= of a new sandbox; without a path it appears at /mnt/<name>. Snapshots are always read_only."""
+        return VolumeMount(self.name, path, read_only or self.kind == "snapshot")
 
     @classmethod
     async def create(
@@ -39,10 +42,11 @@ class AsyncVolume:
         size_gb: Optional[float] = None,
         *,
         size_mb: Optional[int] = None,
+        source: Optional[str] = None,
         client: Optional[AsyncClient] = None,
     ) -> AsyncVolume:
         """ConflictError when the name is taken."""
-        return await _client(client).volumes.create(name, size_gb, size_mb=size_mb)
+        return await _client(client).volumes.create(name, size_gb, size_mb=size_mb, source=source)
 
     @classmethod
     async def get(cls, name: str, *, client: Optional[AsyncClient] = None) -> AsyncVolume:
@@ -71,6 +75,29 @@ class AsyncVolume:
     @classmethod
     async def list(cls, *, client: Optional[AsyncClient] = None) -> List[AsyncVolume]:
         return await _client(client).volumes.list()
+
+    async def refresh(self) -> AsyncVolume:
+        """Asks the server again: used_bytes, mounted_by and so on."""
+        return self._now(await self._client.volumes.get(self.name))
+
+    def _now(self, other: AsyncVolume) -> AsyncVolume:
+        self.__init__(self._client, other.info)  # type: ignore[misc]
+        return self
+
+    async def resize(self, size_gb: Optional[float] = None, *, size_mb: Optional[int] = None) -> AsyncVolume:
+        """Lets it grow, also while a sandbox writes it."""
+        return self._now(await self._client.volumes.resize(self.name, size_gb, size_mb=size_mb))
+
+    async def snapshot(self, name: Optional[str] = None) -> AsyncVolume:
+        """What it holds now, for any number of readers and as a source of clones. Also while a sandbox writes it."""
+        return await self._client.volumes.snapshot(self.name, name)
+
+    async def snapshots(self) -> List[AsyncVolume]:
+        return await self._client.volumes.snapshots(self.name)
+
+    async def clone(self, name: str, size_gb: Optional[float] = None, *, size_mb: Optional[int] = None) -> AsyncVolume:
+        """Another volume with what this one, or this snapshot, holds now."""
+        return await self._client.volumes.create(name, size_gb, size_mb=size_mb, source=self.name)
 
     async def delete(self) -> None:
         """ConflictError while a sandbox has it mounted."""
