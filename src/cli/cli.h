@@ -188,6 +188,8 @@ int cli_id(struct cli *c, const char *text, char id[CLI_ID]);
 int cli_pick(struct cli *c, const json_t *list, const char *what, const char *text,
              char id[CLI_ID]);
 int cli_snapshot_id(struct cli *c, const char *text, char id[CLI_ID]);
+/* NAME, NAME:/PATH or NAME:/PATH:ro as the API takes it. NULL: said what is wrong. */
+json_t *cli_volume(struct cli *c, const char *text);
 /* cli_id() and cli_open() for the first argument, which is cut off. */
 int cli_first_id(struct cli *c, char id[CLI_ID]);
 

@@ -27,34 +27,16 @@ static int add_volumes(struct cli *c, json_t *body)
 	json_t *list = NULL;
 
 	for (size_t i = 0; i < c->ngiven; i++) {
-		autofree char *text = NULL;
-		char *path, *mode;
 		json_t *v;
 
 		if (c->given[i].key != 'v')
 			continue;
-		text = strdup(c->given[i].arg);
-		if (!text)
-			return cli_die("out of memory");
-		path = strchr(text, ':');
-		if (path)
-			*path++ = 0;
-		mode = path ? strrchr(path, ':') : NULL;
-		if (mode && (!strcmp(mode, ":ro") || !strcmp(mode, ":rw")))
-			*mode++ = 0;
-		else
-			mode = NULL;
-		if (!*text || (path && *path != '/'))
-			return cli_bad(
-			    c, "--volume wants NAME, NAME:/PATH or NAME:/PATH:ro, not '%.80s'",
-			    c->given[i].arg);
-		v = json_pack("{s:s, s:b}", "name", text, "read_only", mode && !strcmp(mode, "ro"));
-		if (path)
-			json_object_set_new(v, "path", json_string(path));
+		v = cli_volume(c, c->given[i].arg);
+		if (!v)
+			return CLI_PANDA;
 		if (!list)
 			json_object_set_new(body, "volumes", list = json_array());
-		if (!v || json_array_append_new(list, v) < 0)
-			return cli_bad(c, "'%.80s' is not UTF-8", c->given[i].arg);
+		json_array_append_new(list, v);
 	}
 	return 0;
 }

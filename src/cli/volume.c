@@ -8,9 +8,43 @@
 #include "cli/show.h"
 
 static const struct cli_opt opts[] = {
-    {'s', "size", "MIB", "its size (create; 256)", WORD_NONE},
+    {'s', "size", "MIB", "its size (create; 256), or what it shall be (resize)", WORD_NONE},
+    {KEY_FROM, "from", "NAME", "with what this volume or snapshot holds now (create)", WORD_VOLUME},
+    {KEY_ALL, "all", NULL, "snapshots of volumes, too (ls)", WORD_NONE},
+    {'f', "force", NULL, "also when processes use it, which get errors then (detach)", WORD_NONE},
     {0},
 };
+
+json_t *cli_volume(struct cli *c, const char *arg)
+{
+	autofree char *text = strdup(arg);
+	char *path, *mode;
+	json_t *v;
+
+	if (!text) {
+		cli_die("out of memory");
+		return NULL;
+	}
+	path = strchr(text, ':');
+	if (path)
+		*path++ = 0;
+	mode = path ? strrchr(path, ':') : NULL;
+	if (mode && (!strcmp(mode, ":ro") || !strcmp(mode, ":rw")))
+		*mode++ = 0;
+	else
+		mode = NULL;
+	if (!*text || (path && *path != '/')) {
+		cli_bad(c, "a volume is NAME, NAME:/PATH or NAME:/PATH:ro, not '%.80s'", arg);
+		return NULL;
+	}
+	v = json_pack("{s:s, s:b}", "name", text, "read_only", mode && !strcmp(mode, "ro"));
+	if (!v || (path && json_object_set_new(v, "path", json_string(path)) < 0)) {
+		json_decref(v);
+		cli_bad(c, "'%.80s' is not UTF-8", arg);
+		return NULL;
+	}
+	return v;
+}
 
 static void holders(const json_t *v, char *buf, size_t n)
 {
@@ -22,23 +56,58 @@ static void holders(const json_t *v, char *buf, size_t n)
 	    (size_t)snprintf(buf + at, n - at, "%s%.8s", i ? "," : "", json_string_value(id));
 }
 
-static int create(struct cli *c)
+/* What came of it: its name, or all of it. */
+static int said(struct cli *c, const json_t *v)
 {
-	autojson json_t *body = NULL, *v = NULL;
-	long mb = 256;
-
-	if (cli_args(c, 1, 1) || cli_num(c, 's', 1, 1 << 20, &mb))
-		return CLI_PANDA;
-	body = json_pack("{s:s, s:I}", "name", c->argv[0], "size_mb", (json_int_t)mb);
-	if (!body)
-		return cli_bad(c, "the name is not UTF-8");
-	if (cli_call(c, "POST", panda_path("/v1/volumes"), body, &v))
-		return CLI_PANDA;
 	if (c->json)
 		cli_json(v);
 	else
 		printf("%s\n", js(v, "name"));
 	return CLI_OK;
+}
+
+static int create(struct cli *c)
+{
+	const char *from = cli_str(c, KEY_FROM, NULL);
+	autojson json_t *body = NULL, *v = NULL;
+	long mb = from ? 0 : 256;
+
+	if (cli_args(c, 1, 1) || cli_num(c, 's', 1, 1 << 20, &mb))
+		return CLI_PANDA;
+	body = json_pack("{s:s, s:s*}", "name", c->argv[0], "from", from);
+	if (!body)
+		return cli_bad(c, "the name is not UTF-8");
+	if (mb)
+		json_object_set_new(body, "size_mb", json_integer(mb));
+	if (cli_call(c, "POST", panda_path("/v1/volumes"), take_ptr(body), &v))
+		return CLI_PANDA;
+	return said(c, v);
+}
+
+static int resize(struct cli *c)
+{
+	autojson json_t *v = NULL;
+	long mb = 0;
+
+	if (cli_args(c, 1, 1) || cli_num(c, 's', 1, 1 << 20, &mb))
+		return CLI_PANDA;
+	if (!mb)
+		return cli_bad(c, "how large shall it be? Say so with --size MIB");
+	if (cli_call(c, "PATCH", panda_path("/v1/volumes/%s", c->argv[0]),
+	             json_pack("{s:I}", "size_mb", (json_int_t)mb), &v))
+		return CLI_PANDA;
+	return said(c, v);
+}
+
+static int snapshot(struct cli *c)
+{
+	autojson json_t *v = NULL;
+
+	if (cli_args(c, 1, 2) ||
+	    cli_call(c, "POST", panda_path("/v1/volumes/%s/snapshots", c->argv[0]),
+	             json_pack("{s:s*}", "name", c->argc > 1 ? c->argv[1] : NULL), &v))
+		return CLI_PANDA;
+	return said(c, v);
 }
 
 static int show(const json_t *list)
@@ -49,7 +118,7 @@ static int show(const json_t *list)
 	json_t *v;
 	size_t i;
 
-	table_init(&t, "NAME SIZE USED AGE SANDBOXES");
+	table_init(&t, "NAME KIND SIZE USED AGE SANDBOXES");
 	json_array_foreach((json_t *)list, i, v)
 	{
 		show_size(ji(v, "size_mb") << 20, size, sizeof(size));
@@ -57,6 +126,7 @@ static int show(const json_t *list)
 		show_age(js(v, "created_at"), now, age, sizeof(age));
 		holders(v, by, sizeof(by));
 		table_add(&t, "%s", js(v, "name"));
+		table_add(&t, "%s", js(v, "kind"));
 		table_add(&t, "%s", size);
 		table_add(&t, "%s", used);
 		table_add(&t, "%s", age);
@@ -71,7 +141,13 @@ static int ls(struct cli *c)
 {
 	autojson json_t *reply = NULL;
 
-	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/volumes"), NULL, &reply))
+	if (cli_args(c, 0, 1))
+		return CLI_PANDA;
+	if (cli_call(c, "GET",
+	             c->argc ? panda_path("/v1/volumes/%s/snapshots", c->argv[0])
+	                     : panda_path(cli_has(c, KEY_ALL) ? "/v1/volumes?snapshots=1"
+	                                                      : "/v1/volumes"),
+	             NULL, &reply))
 		return CLI_PANDA;
 	if (!c->json)
 		return show(cli_list(reply, "items"));
@@ -93,23 +169,59 @@ static int get(struct cli *c)
 	return CLI_OK;
 }
 
+static int attach(struct cli *c)
+{
+	autojson json_t *body = NULL, *list = NULL;
+	char id[CLI_ID];
+
+	if (cli_args(c, 2, 2) || cli_first_id(c, id))
+		return CLI_PANDA;
+	body = cli_volume(c, c->argv[0]);
+	if (!body ||
+	    cli_call(c, "POST", panda_path("/v1/sandboxes/%s/volumes", id), take_ptr(body), &list))
+		return CLI_PANDA;
+	if (c->json)
+		cli_json(list);
+	return CLI_OK;
+}
+
+static int detach(struct cli *c)
+{
+	autojson json_t *reply = NULL;
+	char id[CLI_ID];
+
+	if (cli_args(c, 2, 2) || cli_first_id(c, id) ||
+	    cli_call(c, "DELETE",
+	             panda_path(cli_has(c, 'f') ? "/v1/sandboxes/%s/volumes/%s?force=1"
+	                                        : "/v1/sandboxes/%s/volumes/%s",
+	                        id, c->argv[0]),
+	             NULL, &reply))
+		return CLI_PANDA;
+	return CLI_OK;
+}
+
 static int rm(struct cli *c)
 {
 	return cli_delete_each(c, "/v1/volumes/%s");
 }
 
 static const struct cli_verb verbs[] = {
-    {"create", "NAME", "make a volume", create, WORD_NONE},
-    {"ls", "", "list volumes, and who uses them", ls, WORD_NONE},
+    {"create", "NAME", "make a volume, empty or with what another one holds", create, WORD_NONE},
+    {"ls", "[NAME]", "list volumes, and who uses them; or the snapshots of one", ls, WORD_VOLUME},
     {"get", "NAME", "show one", get, WORD_VOLUME},
-    {"rm", "NAME...", "remove volumes and what is on them", rm, WORD_VOLUME},
+    {"resize", "NAME", "let it grow, also while it is used", resize, WORD_VOLUME},
+    {"snapshot", "NAME [SNAPSHOT]", "keep what it holds now, for many readers and for clones",
+     snapshot, WORD_VOLUME},
+    {"attach", "ID NAME[:PATH[:ro]]", "mount it in a sandbox that runs", attach, WORD_SANDBOX},
+    {"detach", "ID NAME", "unmount it there", detach, WORD_SANDBOX},
+    {"rm", "NAME...", "remove volumes and snapshots, and what is on them", rm, WORD_VOLUME},
     {0},
 };
 
 const struct cli_command command_volume = {
     .name = "volume",
     .args = "[OPTION]... [ARG]...",
-    .what = "disks that outlive sandboxes: create, ls, get, rm",
+    .what = "disks that outlive sandboxes: create, ls, get, resize, snapshot, attach, detach, rm",
     .opts = opts,
     .verbs = verbs,
     .examples = "  panda volume create data --size 1024\n"
