@@ -363,3 +363,40 @@ def new_pandad(server_home):
             errors.append(e)
     if errors:
         raise errors[0]
+
+
+TEMPLATES = ["base", "code-interpreter", "agent", "python-data", "browser"]
+
+
+@pytest.fixture(scope="session")
+def templates_pandad(server_home):
+    """One pandad with all templates that are built here; each is baked when a test first asks for it."""
+    have = [t for t in TEMPLATES if (BUILD / "templates" / f"{t}.json").exists()]
+    p = Pandad(server_home / "templates", templates=have, bakes=server_home / "bakes").start()
+    yield p
+    p.close()
+
+
+@pytest.fixture
+def world(templates_pandad, monkeypatch, tmp_path):
+    yield from user(templates_pandad, monkeypatch, tmp_path)
+
+
+def user(p, monkeypatch, tmp_path):
+    """What a user has: a token in the environment, a directory to work in."""
+    monkeypatch.setenv("PANDASTACK_API", p.url)
+    monkeypatch.delenv("PANDASTACK_API_KEY", raising=False)
+    monkeypatch.setenv("PANDASTACK_TOKEN", p.key)
+    monkeypatch.chdir(tmp_path)
+    import pandastack
+    pandastack.set_default_client(None)
+    yield p
+    p.clear()
+    pandastack.set_default_client(None)
+
+
+def need(p, *names):
+    known = {t["name"] for t in p.do("GET", "/v1/templates")}
+    for name in names:
+        if name not in known:
+            pytest.skip(f"the template {name} is not built here: PANDA_TEMPLATES names it for tools/up")

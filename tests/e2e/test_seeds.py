@@ -15,36 +15,9 @@ import types
 import pytest
 
 import seeds
+from conftest import need, user
 from little_internet import LittleInternet
-from server import BUILD, NetPandad, Pandad
-
-NEEDED = ["base", "code-interpreter", "agent", "python-data", "browser"]
-
-
-@pytest.fixture(scope="session")
-def templates_pandad(server_home):
-    have = [t for t in NEEDED if (BUILD / "templates" / f"{t}.json").exists()]
-    p = Pandad(server_home / "seeds", templates=have, bakes=server_home / "bakes").start()
-    yield p
-    p.close()
-
-
-@pytest.fixture
-def world(templates_pandad, monkeypatch, tmp_path):
-    yield from user(templates_pandad, monkeypatch, tmp_path)
-
-
-def user(p, monkeypatch, tmp_path):
-    """What a user has: a token in the environment, a directory to work in."""
-    monkeypatch.setenv("PANDASTACK_API", p.url)
-    monkeypatch.delenv("PANDASTACK_API_KEY", raising=False)
-    monkeypatch.setenv("PANDASTACK_TOKEN", p.key)
-    monkeypatch.chdir(tmp_path)
-    import pandastack
-    pandastack.set_default_client(None)
-    yield p
-    p.clear()
-    pandastack.set_default_client(None)
+from server import NetPandad
 
 
 @pytest.fixture
@@ -72,13 +45,6 @@ def trusting(authority):
         assert done.exit_code == 0, done.stderr
         return sb
     return wrapped
-
-
-def need(p, *names):
-    for name in names:
-        known = {t["name"] for t in p.do("GET", "/v1/templates")}
-        if name not in known:
-            pytest.skip(f"the template {name} is not built here: PANDA_TEMPLATES names it for tools/up")
 
 
 def run(document, number, **names):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from conftest import wait_for
+from conftest import need, wait_for
 from streams import Events
 
 
@@ -156,3 +156,56 @@ def test_fresh_interpreters(pandad):
     assert pandad.ask("POST", at, {"code": "1", "language": "cobol"}).json["code"] == "unsupported_language"
     assert pandad.ask("POST", at, {}).status == 400
     assert "python" in pandad.do("GET", "/v1/repl/languages")
+
+
+# ---- Node, in a machine of its own ----
+
+def test_a_node_that_stays(templates_pandad):
+    p = templates_pandad
+    need(p, "agent")
+    id = p.create(template="agent")
+    s = Session(p, id, language="javascript")
+    s.run("const seen = [1]; let n = 41; function next() { return ++n }")
+    assert s.value("next()") == "42" and s.value("await Promise.resolve(seen.length)") == "1"
+    assert s.run("({ a: [1, 2] })")["results"][0]["application/json"] == '{"a":[1,2]}'
+    assert s.run("console.log('out'); console.error('err')")["stdout"] == "out\n"
+    r = s.run("null.x")
+    assert r["exit"] == 1 and r["error"].startswith("TypeError: ") and any("cell_" in line for line in r["traceback"])
+    a = s.ask("for (;;);", timeout_ms=300)
+    assert a.status == 500 and "cell timeout" in a.json["error"]
+    child = p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+    twin = Session(p, child, s.sid)
+    assert twin.value("seen.push(2); next()") == "43" and s.value("seen.length") == "1"
+    p.do("POST", f"/v1/sandboxes/{id}/hibernate")
+    assert p.do("GET", f"/v1/sandboxes/{id}")["status"] == "hibernated"
+    assert s.value("next()") == "43" and s.value("seen") == "[ 1 ]"  # woken by the cell
+    assert twin.value("seen") == "[ 1, 2 ]"
+    listed = p.do("GET", s.at)
+    assert [(i["id"], i["language"]) for i in listed] == [(s.sid, "javascript")]
+    p.clear()
+
+
+def test_a_running_node_cell_is_seen_and_interrupted(templates_pandad):
+    p = templates_pandad
+    need(p, "agent")
+    s = Session(p, p.create(template="agent"), language="node")
+    e = Events(p, "POST", f"{s.at}/{s.sid}/run/stream", {"code": "let kept = 7; console.log('one'); await new Promise(() => {})"})
+    assert next(iter(e)) == ("stdout", {"chunk": "one\n"})
+    p.do("POST", f"{s.at}/{s.sid}/interrupt", expect=204)
+    seen = e.until("exit")
+    assert seen[-2][1]["name"] == "KeyboardInterrupt" and seen[-1][1]["exit"] == 1
+    assert s.value("kept") == "7"
+    p.clear()
+
+
+def test_contexts_of_two_languages_side_by_side(templates_pandad):
+    p = templates_pandad
+    need(p, "agent")
+    id = p.create(template="agent")
+    py, other, js = Session(p, id), Session(p, id), Session(p, id, language="javascript")
+    py.run("who = 'one'")
+    other.run("who = 'two'")
+    js.run("const who = 'three'")
+    assert (py.value("who"), other.value("who"), js.value("who")) == ("'one'", "'two'", "'three'")
+    assert py.value("import asyncio\nawait asyncio.sleep(0, 'awaited')") == "'awaited'"
+    p.clear()

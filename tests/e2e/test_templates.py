@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TOP, wait_for
+from conftest import TOP, need, wait_for
+from streams import WebSocket
 
 NAMES = ["base", "code-interpreter", "python-data", "agent", "browser"]
 MAKE_S = 1800  # packages for a large one, on a slow mirror
@@ -130,6 +131,7 @@ print("wrote /workspace/plot.png")
 
 
 USES = {
+    "numpy": "print(numpy.linalg.det(numpy.eye(3)))",
     "pandas": "print(pandas.DataFrame({'a': [1, 2]}).a.sum())",
     "scipy": "import scipy.optimize as o; print(round(o.brentq(lambda x: x * x - 9, 0, 9)))",
     "sklearn": "from sklearn.linear_model import LinearRegression as L; print(round(L().fit([[0], [1]], [0, 3]).predict([[1]])[0]))",
@@ -138,31 +140,109 @@ USES = {
     "sympy": "x = sympy.Symbol('x'); print(sympy.integrate(2 * x, x))",
     "numba": "print(numba.njit(lambda a: a + 2)(1))",
     "xarray": "print(xarray.DataArray([1, 2]).sum().item())",
-    "seaborn": "import matplotlib; matplotlib.use('Agg'); print(seaborn.lineplot(x=[1, 2], y=[1, 3]) is not None)",
+    "networkx": "print(networkx.shortest_path(networkx.path_graph(3), 0, 2))",
+    "matplotlib": "matplotlib.use('Agg'); import matplotlib.pyplot as p; p.plot([1]); p.savefig('/tmp/a.png')\nwith open('/tmp/a.png', 'rb') as f: print(f.read(4))",
+    "seaborn": "print(seaborn.lineplot(x=[1, 2], y=[1, 3]) is not None)",
     "plotly": "import plotly.express as px; print(len(px.line(x=[1, 2], y=[1, 3]).data))",
+    "fastparquet": "import pandas as pd; pd.DataFrame({'x': [1]}).to_parquet('/tmp/a.pq', engine='fastparquet'); print(pd.read_parquet('/tmp/a.pq').x[0])",
     "cv2": "import numpy as n; print(cv2.resize(n.zeros((4, 4), 'uint8'), (8, 8)).shape)",
     "PIL": "from PIL import Image; print(Image.new('RGB', (3, 2)).size)",
-    "soundfile": "import numpy as n; soundfile.write('/tmp/a.wav', n.zeros(10), 8000); print(soundfile.read('/tmp/a.wav')[1])",
+    "imageio": "import numpy as n; imageio.imwrite('/tmp/b.png', n.zeros((4, 4), 'uint8')); print(imageio.imread('/tmp/b.png').shape)",
+    "soundfile": "import numpy as n; soundfile.write('/tmp/a.wav', n.zeros(8000), 8000); print(soundfile.read('/tmp/a.wav')[1])",
     "nltk": "print(nltk.edit_distance('abc', 'abd'))",
     "openpyxl": "w = openpyxl.Workbook(); w.save('/tmp/a.xlsx'); print(openpyxl.load_workbook('/tmp/a.xlsx').sheetnames)",
+    "xlrd": "print(xlrd.xldate_as_datetime(44927, 0).year)",
     "docx": "d = docx.Document(); d.add_paragraph('p'); d.save('/tmp/a.docx'); print(len(docx.Document('/tmp/a.docx').paragraphs))",
     "bs4": "print(bs4.BeautifulSoup('<p>x</p>', 'lxml').p.text)",
+    "lxml": "from lxml import etree; print(etree.fromstring('<a><b/></a>')[0].tag)",
     "sqlalchemy": "print(sqlalchemy.create_engine('sqlite://').connect().execute(sqlalchemy.text('select 7')).scalar())",
-    "fastapi": "print(fastapi.FastAPI().title)",
-    "pytest": "print(bool(pytest.__version__))",
-    "ipykernel": "print(ipykernel.version_info[0] >= 6)",
+    "psycopg2": "print(psycopg2.extensions.parse_dsn('dbname=x')['dbname'])",
     "requests": "print(requests.Request('GET', 'http://x/').prepare().url)",
+    "httpx": "print(httpx.Client(transport=httpx.MockTransport(lambda r: httpx.Response(204))).get('http://x/').status_code)",
+    "aiohttp": """
+import asyncio
+from aiohttp import web
+async def main():
+    app = web.Application()
+    app.router.add_get('/', lambda r: web.Response(text='served'))
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, '127.0.0.1', 8123).start()
+    async with aiohttp.ClientSession() as s, s.get('http://127.0.0.1:8123/') as r:
+        print(await r.text())
+    await runner.cleanup()
+asyncio.run(main())""",
+    "uvicorn": """
+import threading, urllib.request, fastapi
+app = fastapi.FastAPI()
+app.get('/')(lambda: {'served': True})
+server = uvicorn.Server(uvicorn.Config(app, port=8124, log_level='error'))
+t = threading.Thread(target=server.run)
+t.start()
+while not server.started: pass
+print(urllib.request.urlopen('http://127.0.0.1:8124/').read())
+server.should_exit = True
+t.join()""",
+    "IPython": "print(IPython.core.interactiveshell.InteractiveShell().run_cell('6 * 7').result)",
+    "ipykernel": "print(ipykernel.version_info[0] >= 6)",
+    "jupyter_server": "print(jupyter_server.version_info[0] >= 1)",
+    "pytest": "print(bool(pytest.__version__))",
+    "yaml": "print(yaml.safe_load('a: 1'))",
+    "tqdm": "print(len(list(tqdm.tqdm([1], disable=True))))",
 }
+# one after the other in one Python: what they need to be imported is mostly the same
+USE_ALL = """
+import contextlib, importlib, io, json, sys, traceback
+wrong = {}
+for name, use in json.load(sys.stdin).items():
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            exec(use, {name: importlib.import_module(name), '__name__': 'used'})
+        if not out.getvalue().strip():
+            wrong[name] = 'it printed nothing'
+    except BaseException:
+        wrong[name] = traceback.format_exc()[-600:]
+print(json.dumps(wrong))
+"""
 
 
 def test_every_library_works(boot):
     box = boot("code-interpreter")
-    wrong = {}
-    for name, use in USES.items():
-        r = box.try_("python3", "-c", f"import {name}\n{use}", timeout=120)
-        if r.code != 0 or not r.out:
-            wrong[name] = r
-    assert not wrong
+    box.put("/workspace/use.py", USE_ALL.encode())
+    r = box.try_("python3", "/workspace/use.py", stdin=json.dumps(USES).encode(), opts=["-i", "--cwd", "/workspace"], timeout=300)
+    assert r.code == 0 and json.loads(r.out.splitlines()[-1]) == {}, r
+    box.sh("cd /tmp && ffmpeg -loglevel error -y -i a.wav a.flac && test -s a.flac && echo x | rg -c x", timeout=60)
+
+
+def test_the_page_lists_what_is_tested():
+    """Of each thing in the table of the page somebody has made sure that it works."""
+    page = (TOP / "docs/templates/code-interpreter.md").read_text()
+    listed = " ".join(line.split("|")[2] for line in page.splitlines() if line.startswith("|") and "---" not in line)
+    names = {w.strip(" .;").split(" ")[0].split(" ")[0] for w in listed.replace(";", ",").replace("(", ",").split(",")} - {""}
+    same = {"scikit-learn": "sklearn", "scikit-image": "skimage", "opencv": "cv2", "pillow": "PIL", "beautifulsoup": "bs4", "fastapi": "uvicorn",
+            "python-docx": "docx", "jupyter": "jupyter_server", "parquet": "fastparquet"}
+    elsewhere = {"without", "git", "ripgrep", "gcc", "node.js", "ffmpeg"}  # in other tests of this file
+    known = {u.lower() for u in USES}
+    missing = {n for n in names if same.get(n.lower(), n).lower() not in known and n.lower() not in elsewhere}
+    assert not missing
+
+
+BASE_TOOLS = """
+python3 -m venv --without-pip /tmp/v && /tmp/v/bin/python -c 'print(1)'
+curl -s file:///etc/hostname >/tmp/h && wget --version >/dev/null && jq -r .a <<<'{"a": "b"}'
+printf 'int main() { return 0; }' >/tmp/a.cc && g++ -o /tmp/a /tmp/a.cc && /tmp/a
+printf 'all:\\n\\techo made\\n' >/tmp/Makefile && make -s -C /tmp
+ssh -V && rsync --version >/dev/null && sudo -n true && nano --version >/dev/null && less --version >/dev/null
+cd /tmp && zip -q a.zip h && unzip -p a.zip && tar -cJf a.txz h && file a.txz && patch --version >/dev/null
+"""
+
+
+def test_base_tools(boot):
+    box = boot("base")
+    r = box.try_("bash", "-ec", BASE_TOOLS)
+    assert r.code == 0, r
+    assert box.try_("node", "--version").code != 0  # as its page says
 
 
 def test_rich_cells(boot):
@@ -182,6 +262,114 @@ def test_rich_cells(boot):
     assert [a["type"] for a in shown] == ["result", "stdout", "done"]
     assert len(json.loads(chart[0]["data"]["application/vnd.plotly.v1+json"])["data"]) == 1
     assert seed[0]["data"] == after[0]["data"]  # the same machine: what the user seeded stays
+
+
+CHART = "application/vnd.pandastack.chart.v1+json"
+CHARTS = {
+    "line": "plt.plot([1, 2, 3], [2, 4, float('nan')], label='a'); plt.plot([1, 2, 3], [1, 2, 3], label='b'); plt.title('two lines'); "
+            "plt.xlabel('time (s)'); plt.ylabel('v'); plt.yscale('log')",
+    "dates": "import pandas as pd; plt.plot(pd.date_range('2026-01-01', periods=2), [1, 2])",
+    "scatter": "plt.scatter([1, 2], [3, 4], label='dots'); plt.plot([5], [6], 'o', label='more')",
+    "bar": "plt.bar(['x', 'y'], [3, 5], label='g')",
+    "flat": "plt.barh(['x', 'y'], [3, 5])",
+    "groups": "import pandas as pd; pd.DataFrame({'u': [1, 2], 'w': [3, 4]}, index=['x', 'y']).plot.bar(); None",
+    "pie": "plt.pie([1, 3], labels=['p', 'q'], autopct='%d')",
+    "box": "plt.boxplot([[1, 2, 3, 4, 5], [2, 2, 2, 2, 50]], labels=['s', 't'])",
+    "several": "fig, (one, two) = plt.subplots(1, 2); one.plot([1, 2]); two.bar([1], [2]); fig.suptitle('both')",
+    "picture": "plt.imshow([[1, 2], [3, 4]])",
+    "many": "plt.plot(range(30000))",
+}
+
+
+def test_charts_as_data(boot):
+    box = boot("code-interpreter")
+    shown = cells(box, ["import matplotlib.pyplot as plt"] + [code + "\nplt.show()" for code in CHARTS.values()], timeout=300)[1:]
+    got = {}
+    for name, answers in zip(CHARTS, shown):
+        figures = [a["data"] for a in answers if a["type"] == "result" and "image/png" in a["data"]]
+        assert len(figures) == 1, (name, [str(a)[:300] for a in answers])
+        got[name] = json.loads(figures[0][CHART])
+    line = got["line"]
+    assert (line["type"], line["title"], line["x_label"], line["x_unit"], line["y_label"], line["y_scale"]) == \
+        ("line", "two lines", "time (s)", "s", "v", "log")
+    assert [(e["label"], e["points"]) for e in line["elements"]] == [("a", [[1, 2], [2, 4], [3, None]]), ("b", [[1, 1], [2, 2], [3, 3]])]
+    assert len(line["x_ticks"]) == len(line["x_tick_labels"]) > 1
+    assert got["dates"]["x_scale"] == "datetime" and got["dates"]["elements"][0]["points"][0][0].startswith("2026-01-01")
+    assert got["scatter"]["type"] == "scatter"
+    assert {e["label"]: e["points"] for e in got["scatter"]["elements"]} == {"dots": [[1, 3], [2, 4]], "more": [[5, 6]]}
+    assert got["bar"]["type"] == "bar" and got["bar"]["elements"] == [{"label": "x", "group": "g", "value": 3}, {"label": "y", "group": "g", "value": 5}]
+    assert [(e["label"], e["value"]) for e in got["flat"]["elements"]] == [("x", 3), ("y", 5)]
+    assert [(e["label"], e["group"], e["value"]) for e in got["groups"]["elements"]] == [("x", "u", 1), ("y", "u", 2), ("x", "w", 3), ("y", "w", 4)]
+    assert got["pie"]["type"] == "pie" and [(e["label"], round(e["angle"])) for e in got["pie"]["elements"]] == [("p", 90), ("q", 270)]
+    first, second = got["box"]["elements"]
+    assert got["box"]["type"] == "box_and_whisker" and second["outliers"] == [50]
+    assert first == {"label": "s", "min": 1, "first_quartile": 2, "median": 3, "third_quartile": 4, "max": 5, "outliers": []}
+    assert (got["several"]["type"], got["several"]["title"]) == ("superchart", "both")
+    assert [c["type"] for c in got["several"]["elements"]] == ["line", "bar"]
+    assert got["picture"]["type"] == "unknown"
+    assert got["many"]["truncated"] is True and len(got["many"]["elements"][0]["points"]) == 20000
+
+
+def test_rich_results_reach_the_client(world):
+    """Every form a result can have, from a cell to the SDK."""
+    need(world, "code-interpreter")
+    from pandastack import Sandbox
+    with Sandbox.create(template="code-interpreter") as sb, sb.create_code_context() as ctx:
+        r = ctx.run_code("import pandas as pd\npd.DataFrame({'a': [1, 2]})")
+        assert "<table" in r.html and "a" in r.text
+        seen = []
+        r = ctx.run_code("import matplotlib.pyplot as plt\nprint('drawing', flush=True)\nplt.figure(figsize=(4, 2)); plt.plot([1, 2], [3, 4])\n"
+                         "plt.title('t'); plt.show()\nprint('after')", on_stdout=seen.append, on_result=seen.append)
+        assert png_size(r.png)[0] > 200 and r.chart.title == "t" and r.chart.elements[0].points == [[1, 3], [2, 4]]
+        assert [type(x).__name__ for x in seen] == ["str", "Result", "str"]  # as they came
+        r = ctx.run_code("import plotly.express as px\npx.bar(x=['a'], y=[1])")
+        assert r.results[0].plotly["data"][0]["type"] == "bar"
+        r = ctx.run_code("from IPython.display import HTML, JSON, SVG, Markdown, display\n"
+                         "display(SVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>'), JSON({'k': [1]}), HTML('<i>h</i>'), Markdown('*m*'))")
+        assert "<svg" in r.svg and r.json == {"k": [1]} and r.html == "<i>h</i>" and r.results[3].markdown == "*m*"
+        r = ctx.run_code("import sympy\nsympy.Symbol('x') ** 2")
+        assert "x" in r.results[0].latex and r.text == "x**2"
+        r = ctx.run_code("1/0")
+        assert (r.error.name, r.error.value, r.exit_code) == ("ZeroDivisionError", "division by zero", 1) and "<cell" in str(r.error)
+        r = ctx.run_code("import asyncio\nkept = 1\nawait asyncio.sleep(100)", timeout_seconds=0.5)
+        assert r.timed_out and ctx.run_code("kept").text == "1"
+        other = sb.create_code_context("javascript")
+        assert other.run_code("const kept = 2; kept").text == "2" and ctx.run_code("kept").text == "1"
+
+
+def test_a_jupyter_client_through_the_proxy(world):
+    """Jupyter's own protocol: a kernel is made over HTTP, a cell is run over its WebSocket."""
+    need(world, "code-interpreter")
+    p, id = world, world.create(template="code-interpreter")
+    at = f"/v1/sandboxes/{id}/proxy/8888"
+    p.do("POST", f"/v1/sandboxes/{id}/execs", {"cmd": "JUPYTER_TOKEN=let-me-in panda-jupyter"})
+    wait_for("the server", lambda: p.ask("GET", f"{at}/api?token=let-me-in").status == 200, 60)
+    assert p.ask("GET", f"{at}/api/kernels").status == 403  # without its token
+    assert "python3" in p.do("GET", f"{at}/api/kernelspecs?token=let-me-in")["kernelspecs"]
+    kernel = p.do("POST", f"{at}/api/kernels?token=let-me-in", {"name": "python3"}, expect=201)["id"]
+    ws = WebSocket(p, f"{at}/api/kernels/{kernel}/channels?token=let-me-in&session_id=s1")
+    assert ws.status == 101, ws.head
+
+    def run(code, msg_id):
+        head = {"msg_id": msg_id, "username": "u", "session": "s1", "msg_type": "execute_request", "version": "5.3", "date": ""}
+        ws.json({"header": head, "parent_header": {}, "metadata": {}, "channel": "shell", "buffers": [],
+                 "content": {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}})
+        seen = {}
+        while "execute_reply" not in seen or "idle" not in seen:
+            m = json.loads(ws.recv()[1])
+            if m["parent_header"].get("msg_id") == msg_id:
+                kind = m["msg_type"]
+                seen[m["content"]["execution_state"] if kind == "status" else kind] = m["content"]
+        return seen
+
+    first = run("x = 6\nprint('printed')", "m1")
+    assert first["execute_reply"]["status"] == "ok" and first["stream"]["text"] == "printed\n"
+    assert run("x * 7", "m2")["execute_result"]["data"]["text/plain"] == "42"
+    assert run("1/0", "m3")["error"]["ename"] == "ZeroDivisionError"
+    drawn = run("%matplotlib inline\nimport matplotlib.pyplot as plt; plt.plot([1]); plt.show()", "m4")
+    assert png_size(base64.b64decode(drawn["display_data"]["data"]["image/png"]))[0] > 100
+    ws.close()
+    p.do("DELETE", f"{at}/api/kernels/{kernel}?token=let-me-in", expect=204)
 
 
 def ask(box, id, code):
@@ -221,7 +409,9 @@ def test_agent_tools(boot):
     assert "1 passed" in box.sh("cd /workspace && python3 -m pytest -q t.py")
     assert box.sh("cd /workspace && rg -l test_one && fd t.py") == "t.py\nt.py\n"
     box.put("/workspace/package.json", b'{"name": "p", "version": "1.0.0", "scripts": {"test": "node -e 0"}}')
-    box.sh("cd /workspace && npm test && tmux -V && cmake --version", timeout=120)
+    box.sh("cd /workspace && npm test && tmux -V && cmake --version && tree . && vim.tiny --version && pkg-config --version && strace -V", timeout=120)
+    box.put("/workspace/m.c", b'#include <Python.h>\nint main(void) { Py_Initialize(); return Py_IsInitialized() - 1; }\n')
+    box.sh("cd /workspace && gcc -g m.c $(python3-config --includes --ldflags --embed) -o m && ./m && gdb -batch -ex 'info line main' m", timeout=120)
 
 
 def test_the_first_import_compiles_nothing(boot):
@@ -263,6 +453,50 @@ await browser.close();
     start = time.monotonic()
     box.run("python3", "/usr/lib/panda/warm-browser.py", timeout=180)
     print(f"a page from nothing, warm: {time.monotonic() - start:.1f} s")
+
+
+BROWSE = """
+import asyncio, glob, os, sys
+from playwright.async_api import async_playwright
+
+def browsers():
+    commands = {f.split('/')[2]: open(f).read() for f in glob.glob('/proc/[0-9]*/cmdline')}
+    return {pid for pid, c in commands.items() if '--remote-debugging-pipe' in c and '--type=' not in c and 'standby' not in c and 'headless-shell' in c}
+
+async def main():
+    before = browsers()
+    async with async_playwright() as p:
+        browser = await p.chromium.launch(args=sys.argv[1:])
+        page = await browser.new_page()
+        await page.set_content('<title>t</title>')
+        print(await page.title(), len(await page.screenshot()) > 100, 'taken' if browsers() == before else 'started')
+        await browser.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_browser_waits_in_every_sandbox(world):
+    """The first launch() takes over a Chromium that ran before the snapshot; one that wants another gets another."""
+    need(world, "browser")
+    from pandastack import Sandbox
+    with Sandbox.create(template="browser") as sb:
+        sb.filesystem.write("/workspace/b.py", BROWSE)
+        child = sb.fork()
+        assert sb.exec("cd /workspace && python3 b.py --lang=de").stdout == "t True started\n"
+        assert sb.exec("cd /workspace && python3 b.py").stdout == "t True taken\n"
+        assert sb.exec("cd /workspace && python3 b.py").stdout == "t True started\n"  # it was closed
+        assert sb.exec("pgrep -c chromium").stdout == "0\n"
+        assert child.exec("cd /workspace && python3 b.py").stdout == "t True taken\n"
+        child.kill()
+    with Sandbox.create(template="browser") as sb:
+        sb.filesystem.write("/workspace/b.py", BROWSE)
+        r = sb.exec("mkdir -p ~/.pki/nssdb && certutil -d sql:$HOME/.pki/nssdb -N --empty-password && cd /workspace && TZ=Asia/Tokyo python3 b.py")
+        assert r.stdout == "t True started\n", r  # what it trusts, and where it is, is looked up at the start
+        node = "const { chromium } = require('playwright'); (async () => { const b = await chromium.launch(); const p = await b.newPage();" \
+               "await p.setContent('<h1>n</h1>'); console.log(await p.textContent('h1')); await b.close(); })()"
+        sb.filesystem.write("/workspace/n.js", node)
+        assert sb.exec("cd /workspace && node n.js").stdout == "n\n"
 
 
 @pytest.mark.parametrize("text, says", [

@@ -347,6 +347,17 @@ def test_figures_are_shown_once(py, tmp_path):
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
 
 
+def test_a_bokeh_figure_is_json(py, tmp_path):
+    """With a stand-in for bokeh, which Debian does not have."""
+    for name, text in {"__init__": "", "io": "def show(x): raise RuntimeError\n", "embed": "def json_item(f): return {'doc': f.n}\n",
+                       "plotting": "class figure:\n    document, n = None, 3\n"}.items():
+        (tmp_path / "bokeh").mkdir(exist_ok=True)
+        (tmp_path / "bokeh" / f"{name}.py").write_text(text)
+    (data,) = py.run("from bokeh.plotting import figure\nfigure()").results
+    assert json.loads(data["application/vnd.bokeh.v1+json"]) == {"doc": 3}
+    assert len(py.run("import bokeh.io\nbokeh.io.show(figure())").results) == 1
+
+
 # --- Node
 
 def test_js_names_stay_and_may_be_said_again(js):

@@ -18,7 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -46,16 +48,48 @@ static int add(char *wish, const char *word)
 	return (size_t)snprintf(wish + n, room, "%s\n", word) < room ? 0 : -1;
 }
 
-static int matters(const char *variable)
+static int begins(const char *variable, const char *const *names)
 {
-	static const char *const names[] = {
-	    "DEBUG",     "PW",  "PLAYWRIGHT", "NODE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
-	    "ALL_PROXY", "TZ=", "LANG",       "LC_",  "DISPLAY",    "HOME="};
-
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (strncasecmp(variable, names[i], strlen(names[i])) == 0)
+	for (; *names; names++)
+		if (strncasecmp(variable, *names, strlen(*names)) == 0)
 			return 1;
 	return 0;
+}
+
+/* Variables that such a program looks at when it starts. */
+static int matters(const char *name, const char *variable)
+{
+	static const char *const every[] = {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
+	                                    "TZ=",        "LANG",        "LC_",      "DISPLAY",
+	                                    "HOME=",      NULL};
+	static const char *const driver[] = {"DEBUG", "PW", "PLAYWRIGHT", "NODE", NULL};
+
+	return begins(variable, every) || (strcmp(name, "driver") == 0 && begins(variable, driver));
+}
+
+/* Files that a browser looks at when it starts: whoever has trusted another authority since wants a
+ * new one. */
+static int add_files(char *wish)
+{
+	static const char *const files[] = {
+	    "~/.pki/nssdb/cert9.db",         "~/.fonts",   "/usr/share/fonts",
+	    "/usr/local/share/fonts",        "/etc/fonts", "/etc/chromium",
+	    "/etc/chromium/policies/managed"};
+	const char *home = getenv("HOME");
+	char text[4096];
+	struct stat st;
+	int r = 0;
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		snprintf(text, sizeof(text), "%s%s", *files[i] == '~' && home ? home : "",
+		         files[i] + (*files[i] == '~'));
+		if (stat(text, &st) < 0)
+			continue;
+		snprintf(text, sizeof(text), "%s %lld.%09ld", files[i],
+		         (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+		r |= add(wish, text);
+	}
+	return r;
 }
 
 static int by_text(const void *a, const void *b)
@@ -63,10 +97,7 @@ static int by_text(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/*
- * A driver works where it was started, and with that environment; a browser has only its arguments.
- * -1: that is too much to be compared.
- */
+/* -1: that is too much to be compared. */
 static int describe(const char *name, char *const *args, char *wish)
 {
 	char here[4096];
@@ -77,14 +108,15 @@ static int describe(const char *name, char *const *args, char *wish)
 	for (; *args; args++)
 		if (strncmp(*args, "--user-data-dir=", 16) != 0) /* a fresh one each time */
 			r |= add(wish, *args);
-	if (strcmp(name, "driver") != 0)
-		return r;
-	r |= add(wish, getcwd(here, sizeof(here)) ? here : "nowhere");
+	if (strcmp(name, "driver") == 0) /* it works where it was started */
+		r |= add(wish, getcwd(here, sizeof(here)) ? here : "nowhere");
+	else
+		r |= add_files(wish);
 	while (environ[n])
 		n++;
 	qsort(environ, n, sizeof(*environ), by_text);
 	for (size_t i = 0; i < n; i++)
-		if (matters(environ[i]))
+		if (matters(name, environ[i]))
 			r |= add(wish, environ[i]);
 	return r;
 }
