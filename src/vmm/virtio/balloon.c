@@ -9,6 +9,8 @@
 /* Queues that stand for features which were not taken are left out, the others move up. */
 enum { INFLATE, DEFLATE, STATS, REPORTS };
 
+enum { STATS_MAX = 64 }; /* numbers in one message: more with every kernel */
+
 static unsigned reports_queue(const struct balloon *b)
 {
 	return vdev_has(&b->vdev, VIRTIO_BALLOON_F_STATS_VQ) ? REPORTS : STATS;
@@ -50,7 +52,7 @@ static bool take_reports(struct balloon *b, unsigned queue)
 
 static void take_stats(struct balloon *b)
 {
-	struct virtio_balloon_stat v[VIRTIO_BALLOON_S_NR];
+	struct virtio_balloon_stat v[STATS_MAX];
 	struct chain c;
 	size_t n;
 
