@@ -122,7 +122,10 @@ static int setup(void **state)
 	struct world *w = calloc(1, sizeof(*w));
 	struct err e;
 
-	w->engine.engine = (struct engine){.name = "counting",
+	static const struct engine_kind kind = {.name = "counting"};
+
+	w->engine.engine = (struct engine){.kinds = &kind,
+	                                   .nkinds = 1,
 	                                   .memory_slot = MEMORY_SLOT,
 	                                   .disk_slot = DISK_SLOT,
 	                                   .volume_slot = VOLUME_SLOT,
