@@ -15,6 +15,7 @@ enum {
 	CONNS_DEFAULT = 512, /* each also has an entry in the host's table, which is one for all */
 	NAMES_PER_S_DEFAULT = 100,
 	RETRY_MS = 2000,
+	REFILL_MS = 30,
 	BREAKERS = 2, /* closing a tap waits for the kernel, some 30 ms */
 	RESOLV_CONF_MAX = 65536,
 };
@@ -515,6 +516,16 @@ static int slot_begin(struct net_slot *s, struct net_policy *p, void *owner, boo
 	return 0;
 }
 
+/* Whoever takes one is about to start a machine, and the cpu is for that: what was taken is made
+ * again a little later, while enough are left. */
+static void refill(struct net *n)
+{
+	if (n->n_ready + n->n_making > n->config.ready / 2)
+		loop_timer_set(n->loop, &n->retry, loop_now_ms(n->loop) + REFILL_MS);
+	else
+		make_more(n);
+}
+
 int net_take(struct net *n, struct net_policy *p, void *owner, struct net_slot **ret, struct err *e)
 {
 	struct net_slot *s = n->ready;
@@ -534,7 +545,7 @@ int net_take(struct net *n, struct net_policy *p, void *owner, struct net_slot *
 	slot_unlink(s);
 	n->n_ready--;
 	r = slot_begin(s, p, owner, false);
-	make_more(n);
+	refill(n);
 	if (r < 0) {
 		slot_undo(s);
 		return err_set(e, -r, "net_failed",

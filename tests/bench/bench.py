@@ -19,6 +19,7 @@ import time
 from datetime import datetime, timezone
 
 import api
+import net
 import peers
 import state
 
@@ -63,7 +64,11 @@ STATE_TARGETS = {
     "fsync_ratio": 0.6,
     "layer_chain_cost": 1.2,  # a command after 100 checkpoints, against one after 1
 }
-AT_LEAST = {"cpu_ratio", "read_mb_s", "write_mb_s", "disk_write_ratio", "disk_read_ratio", "fsync_ratio"}
+NET_TARGETS = {
+    "create_extra_ms": 2,
+    "throughput_gbit": 1,
+}
+AT_LEAST = {"throughput_gbit", "cpu_ratio", "read_mb_s", "write_mb_s", "disk_write_ratio", "disk_read_ratio", "fsync_ratio"}
 COMPARED = ["start_ms_p50", "exec_ms_p50", "python_ms_p50", "cpu_ratio", "syscall_us", "fault_us"]
 SYSTEMS = ["um", "native", *peers.ALL]
 
@@ -131,7 +136,7 @@ def print_rows(rows):
 def tables(numbers):
     rows = [("", "measured", "target", "met")]
     wanted = [("um." + k, k, t) for k, t in TARGETS.items()] + [("api." + k, k, t) for k, t in API_TARGETS.items()]
-    wanted += [("state." + k, k, t) for k, t in STATE_TARGETS.items()]
+    wanted += [("state." + k, k, t) for k, t in STATE_TARGETS.items()] + [("net." + k, k, t) for k, t in NET_TARGETS.items()]
     for name, key, target in wanted:
         v = numbers.get(name)
         more = key in AT_LEAST
@@ -165,7 +170,7 @@ def main():
         numbers["um.python_vs_native"] = numbers["um.python_ms_p50"] / numbers["native.python_ms_p50"]
         numbers["native.cpu_ratio"] = 1.0
     try:
-        for room, measure in ("api", api.measure), ("state", state.measure):
+        for room, measure in ("api", api.measure), ("state", state.measure), ("net", net.measure):
             for key, value in measure(args.quick):
                 numbers[f"{room}.{key}"] = value
                 say(f"{room}.{key} {show(value)}")
