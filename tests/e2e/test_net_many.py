@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import wait_for
 from little_internet import BED, DNS, OTHER, WEB, Guest, LittleInternet
 
 pytestmark = pytest.mark.skipif(not BED.exists(), reason=f"no {BED}: build first")
@@ -58,5 +59,33 @@ def test_many_slots_at_once():
         # Ready ones only: fds come back, too.
         bed.do("ready 50", 120)
         assert len(os.listdir(f"/proc/{pid}/fd")) <= 60 * 8
+        bed.end()
+        assert net.links() == [] and net.tables() == []
+
+
+def test_every_place_is_handed_out_returned_and_handed_out_again():
+    """A whole pool at once, twice, with real namespaces: 1,024 places in the long form, 64 in the short one. All 16,384, without
+    namespaces, are in tests/unit/net/test_range.c."""
+    pool, places = ("10.201.0.0/20", 1024) if MANY == 500 else ("10.201.0.0/24", 64)
+    with LittleInternet() as net:
+        bed = net.bed(16, DNS, pool)
+        pid = int(next(iter(Path(f"/proc/{bed.proc.pid}/task").iterdir())).name)
+        bed.do("ready 16", 60)
+        fds = len(os.listdir(f"/proc/{pid}/fd"))
+        for again in range(2):
+            seen = set()
+            for n in range(places):
+                bed.do("ready 1", 60)
+                seen.add(bed.do(f"take x{n} open")[1])
+            assert len(seen) == places
+            assert bed.refused("take more open").startswith("net_full")
+            assert len(net.links()) == places
+            for n in range(places):
+                bed.do(f"return x{n}")
+            bed.do("ready 16", 120)
+        stats = bed.numbers("stats")
+        assert stats["total"] == places and stats["used"] == 0
+        wait_for("links to go", lambda: len(net.links()) == 16, 120)
+        wait_for("fds to go", lambda: len(os.listdir(f"/proc/{pid}/fd")) <= fds)
         bed.end()
         assert net.links() == [] and net.tables() == []
