@@ -22,6 +22,7 @@ import api
 import net
 import peers
 import state
+import templates
 
 TOP = peers.TOP
 BUILD = TOP / "build"
@@ -69,6 +70,12 @@ NET_TARGETS = {
     "throughput_gbit": 1,
 }
 AT_LEAST = {"throughput_gbit", "cpu_ratio", "read_mb_s", "write_mb_s", "disk_write_ratio", "disk_read_ratio", "fsync_ratio"}
+TMPL_TARGETS = {
+    **{f"{name}.create_ms_p50": 15 for name in templates.NAMES},
+    "python-data.first_cell_ms_p50": 30,
+    "python-data.plot_ms_p50": 400,
+    "browser.screenshot_ms_p50": 1500,
+}
 COMPARED = ["start_ms_p50", "exec_ms_p50", "python_ms_p50", "cpu_ratio", "syscall_us", "fault_us"]
 SYSTEMS = ["um", "native", *peers.ALL]
 
@@ -137,6 +144,7 @@ def tables(numbers):
     rows = [("", "measured", "target", "met")]
     wanted = [("um." + k, k, t) for k, t in TARGETS.items()] + [("api." + k, k, t) for k, t in API_TARGETS.items()]
     wanted += [("state." + k, k, t) for k, t in STATE_TARGETS.items()] + [("net." + k, k, t) for k, t in NET_TARGETS.items()]
+    wanted += [("tmpl." + k, k, t) for k, t in TMPL_TARGETS.items() if "tmpl." + k in numbers]
     for name, key, target in wanted:
         v = numbers.get(name)
         more = key in AT_LEAST
@@ -170,7 +178,7 @@ def main():
         numbers["um.python_vs_native"] = numbers["um.python_ms_p50"] / numbers["native.python_ms_p50"]
         numbers["native.cpu_ratio"] = 1.0
     try:
-        for room, measure in ("api", api.measure), ("state", state.measure), ("net", net.measure):
+        for room, measure in ("api", api.measure), ("state", state.measure), ("tmpl", templates.measure), ("net", net.measure):
             for key, value in measure(args.quick):
                 numbers[f"{room}.{key}"] = value
                 say(f"{room}.{key} {show(value)}")
