@@ -36,6 +36,7 @@ enum {
 	WATCH_DIRS_MAX = 8192,       /* directories below one recursive watch */
 	REBORN_ENV_MAX = 32 * 1024,
 	EVENTS_MAX = 32,
+	VICTIMS_MAX = 8,
 };
 
 struct agent;
@@ -86,7 +87,9 @@ struct agent {
 	char *env_mem; /* what the last reborn brought */
 	char **env;    /* defaults and env_mem, NULL-terminated */
 	unsigned n_env;
-	int random_fd, machine_id_fd, boot_id_fd, rw_fd; /* -1 when not PID 1 */
+	int random_fd, machine_id_fd, boot_id_fd, rw_fd, kmsg_fd; /* -1 when not PID 1 */
+	pid_t victims[VICTIMS_MAX]; /* killed for want of memory, and nobody was told yet */
+	unsigned n_victims;
 };
 
 /* loop.c */
@@ -220,6 +223,11 @@ void port_connect(struct conn *c, uint32_t id, const struct wire_connect *m);
 void sys_stats(struct conn *c, uint32_t id);
 void sys_reborn(struct conn *c, uint32_t id, const struct wire_reborn *m);
 int sys_default_env(struct agent *a);
+
+/* oom.c */
+void oom_watch(struct agent *a);
+/* Did this process (or, if its status says so, one it had started) end for want of memory? */
+bool oom_ended(struct agent *a, pid_t pid, int status);
 
 /* mount.c */
 void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m);

@@ -19,7 +19,7 @@
 
 enum {
 	KNOWN_FLAGS = WIRE_EXEC_SHELL | WIRE_EXEC_STDIN | WIRE_EXEC_PTY | WIRE_EXEC_DETACH |
-	              WIRE_EXEC_STARTED | WIRE_EXEC_WAIT_OUTPUT | WIRE_EXEC_HANGUP,
+	              WIRE_EXEC_STARTED | WIRE_EXEC_WAIT_OUTPUT | WIRE_EXEC_HANGUP | WIRE_EXEC_HOLD,
 };
 
 static uint8_t scratch[4096]; /* for output nobody wants */
@@ -205,20 +205,33 @@ static void out_ready(struct source *s, uint32_t events)
 	exec_progress(c->x);
 }
 
+/* How much may go into it before somebody who has seen so much loses any. */
+static uint64_t ring_behind(const struct ring *r, uint64_t seen)
+{
+	return r->cap - (r->to - MAX(seen, r->from));
+}
+
 /* How much may go into the ring before a reader that is not to lose anything would. */
 static uint64_t ring_room(const struct out_chan *c)
 {
 	const struct ring *r = &c->ring;
-	int k = c == &c->x->out[1];
-	uint64_t room = r->cap;
+	const struct exec *x = c->x;
+	int k = c == &x->out[1];
+	uint64_t room = r->cap, behind;
+	bool held = false;
 
-	list_for_each (n, &c->x->readers) {
+	list_for_each (n, &x->readers) {
 		const struct exec_stream *es = container_of(n, struct exec_stream, node);
-		uint64_t seen = MAX(es->pos[k], r->from);
 
-		if (es->hold)
-			room = MIN(room, r->cap - (r->to - seen));
+		if (!es->hold)
+			continue;
+		held = true;
+		behind = ring_behind(r, es->pos[k]);
+		room = MIN(room, behind);
 	}
+	/* One that has ended and lost its reader must not stay for ever. */
+	if (!held && (x->flags & WIRE_EXEC_HOLD) && !(x->exited && x->was_read))
+		room = ring_behind(r, x->seen[k]);
 	return room;
 }
 
@@ -485,6 +498,7 @@ bool exec_reap(struct agent *a)
 		if (x->pid != pid || x->exited)
 			continue;
 		x->exited = true;
+		x->oom = oom_ended(a, pid, status);
 		x->status = status;
 		x->usage = usage;
 		sink_close(&x->in.sink);

@@ -44,7 +44,9 @@ struct exec {
 	uint64_t id;
 	pid_t pid;      /* also its session and process group */
 	uint32_t flags; /* WIRE_EXEC_* */
-	bool detached, abandoned, exited, finished, kept, timed_out;
+	bool detached, abandoned, exited, finished, kept, timed_out, oom;
+	bool was_read;        /* a reader that holds was there, */
+	uint64_t seen[2];     /* and has read up to here */
 	uint64_t deadline_ns; /* 0: none */
 	int status;
 	struct rusage usage;

@@ -189,7 +189,7 @@ static void exec_stream_pump(struct stream *s)
 	}
 	m = (struct wire_exited){
 	    .id = x->id,
-	    .flags = x->timed_out ? WIRE_EXITED_TIMEOUT : 0,
+	    .flags = (x->timed_out ? WIRE_EXITED_TIMEOUT : 0) | (x->oom ? WIRE_EXITED_OOM : 0),
 	    .out_bytes = x->out[0].ring.to,
 	    .err_bytes = x->out[1].ring.to,
 	    .cpu_us = tv_us(x->usage.ru_utime) + tv_us(x->usage.ru_stime),
@@ -227,6 +227,8 @@ static void exec_stream_release(struct stream *s, bool reborn)
 	list_del(&es->node);
 	if (x->feeder == es)
 		x->feeder = NULL;
+	for (int k = 0; es->hold && k < 2; k++)
+		x->seen[k] = MAX(x->seen[k], es->pos[k]);
 	if (es->hold && (x->out[0].readable || x->out[1].readable))
 		agent_queue(x->a, &x->work); /* nobody waits for this reader any more */
 	if (x->owner != es)
@@ -284,7 +286,8 @@ void exec_attach(struct conn *c, uint32_t id, const struct wire_attach *m)
 	list_add(&x->readers, &es->node);
 	es->pos[0] = start_of(&x->out[0].ring, m->out_offset);
 	es->pos[1] = start_of(&x->out[1].ring, m->err_offset);
-	es->hold = m->flags & WIRE_ATTACH_HOLD;
+	es->hold = (m->flags & WIRE_ATTACH_HOLD) || ((x->flags & WIRE_EXEC_HOLD) && m->window);
+	x->was_read |= es->hold;
 	if (m->flags & WIRE_ATTACH_STDIN)
 		x->feeder = es;
 	stream_send(&es->s, WIRE_ATTACHED, 0,
@@ -332,7 +335,7 @@ static void list_pump(struct stream *s)
 		    .flags = (x->exited ? 0 : WIRE_INFO_RUNNING) |
 		             (x->detached ? WIRE_INFO_DETACHED : 0) |
 		             (x->flags & WIRE_EXEC_PTY ? WIRE_INFO_PTY : 0) |
-		             (x->timed_out ? WIRE_INFO_TIMEOUT : 0),
+		             (x->timed_out ? WIRE_INFO_TIMEOUT : 0) | (x->oom ? WIRE_INFO_OOM : 0),
 		    .out_from = x->out[0].ring.from,
 		    .out_to = x->out[0].ring.to,
 		    .err_from = x->out[1].ring.from,

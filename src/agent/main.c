@@ -68,6 +68,7 @@ static int start_as_init(struct agent *a)
 	if (r < 0)
 		return r;
 	boot_identity(a);
+	oom_watch(a);
 	r = agent_setup(a);
 	if (r < 0)
 		return r;
@@ -129,7 +130,7 @@ int main(int argc, char **argv)
 	int r;
 
 	a->init = init;
-	a->random_fd = a->machine_id_fd = a->boot_id_fd = a->rw_fd = -1;
+	a->random_fd = a->machine_id_fd = a->boot_id_fd = a->rw_fd = a->kmsg_fd = -1;
 	a->log = 2;
 	if (!init && (argc < 3 || strcmp(argv[1], "--serve") != 0)) {
 		fprintf(stderr, "usage: panda-init --serve PATH [--reset-is-reborn]\n");

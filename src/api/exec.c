@@ -234,6 +234,38 @@ static void feed(struct exec_job *x)
 		job_send_eof(x->job);
 }
 
+void exec_exit_of(const struct wire_exited *m, struct exec_exit *ret)
+{
+	bool killed = m->how == WIRE_HOW_SIGNAL;
+
+	ret->timed_out = m->flags & WIRE_EXITED_TIMEOUT;
+	ret->oom_killed = m->flags & WIRE_EXITED_OOM;
+	ret->signal = killed && !ret->timed_out ? (int)m->code : 0;
+	ret->exit_code = ret->timed_out ? EXEC_TIMED_OUT : (int)m->code + (killed ? 128 : 0);
+}
+
+json_t *exec_exit_json(const struct exec_exit *x)
+{
+	json_t *j = json_pack("{s:i, s:b}", "exit_code", x->exit_code, "timed_out", x->timed_out);
+
+	if (x->signal)
+		json_object_set_new(j, "signal", json_integer(x->signal));
+	if (x->oom_killed)
+		json_object_set_new(j, "oom_killed", json_true());
+	return j;
+}
+
+static void tell_oom(const struct exec_job *x, uint64_t id)
+{
+	struct sandbox *sb = host_find(x->host, NULL, x->sandbox);
+
+	if (sb)
+		event_emit(&x->host->events, sb->tenant, sb->id, "exec.oom_killed",
+		           json_pack("{s:o, s:i}", "exec_id",
+		                     json_sprintf("%llu", (unsigned long long)id), "exit_code",
+		                     x->exit.exit_code));
+}
+
 static void on_data(void *arg, struct job *j, uint8_t chan, const void *p, size_t n)
 {
 	struct exec_job *x = arg;
@@ -252,16 +284,10 @@ static void on_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const
 		if (x->ops->started)
 			x->ops->started(x->arg, m->id, m->pid);
 	} else if (type == WIRE_EXITED) {
-		const struct wire_exited *m = msg;
-
 		x->exited = true;
-		x->exit.timed_out = m->flags & WIRE_EXITED_TIMEOUT;
-		x->exit.signal = m->how == WIRE_HOW_SIGNAL ? (int)m->code : 0;
-		x->exit.exit_code = (int)(m->how == WIRE_HOW_SIGNAL ? 128 + m->code : m->code);
-		if (x->exit.timed_out) {
-			x->exit.exit_code = EXEC_TIMED_OUT;
-			x->exit.signal = 0;
-		}
+		exec_exit_of(msg, &x->exit);
+		if (x->exit.oom_killed)
+			tell_oom(x, ((const struct wire_exited *)msg)->id);
 	}
 }
 
@@ -413,6 +439,8 @@ struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exe
 		b->m.flags |= WIRE_EXEC_DETACH;
 	if (s->hangup)
 		b->m.flags |= WIRE_EXEC_HANGUP;
+	if (s->hold)
+		b->m.flags |= WIRE_EXEC_HOLD;
 	b->m.window = s->output_max ? COLLECT_WINDOW : EXEC_WINDOW;
 	b->m.timeout_ms = s->timeout_ms;
 	b->m.rows = s->rows;
@@ -632,11 +660,8 @@ json_t *exec_result_json(const struct exec_result *r)
 
 	json_object_set_new(j, "stdout", json_stringn_nocheck(r->out, r->out_len));
 	json_object_set_new(j, "stderr", json_stringn_nocheck(r->err, r->err_len));
-	json_object_set_new(j, "exit_code", json_integer(r->exit.exit_code));
+	json_object_update_new(j, exec_exit_json(&r->exit));
 	json_object_set_new(j, "duration_ms", json_integer((json_int_t)r->exit.duration_ms));
-	json_object_set_new(j, "timed_out", json_boolean(r->exit.timed_out));
-	if (r->exit.signal)
-		json_object_set_new(j, "signal", json_integer(r->exit.signal));
 	if (r->truncated)
 		json_object_set_new(j, "truncated", json_true());
 	return j;
@@ -742,11 +767,9 @@ static void stream_end(void *arg, const struct err *e, const struct exec_exit *x
 	if (e) {
 		sse_fail(&st->s, e);
 	} else {
-		json_t *j = json_pack("{s:i, s:b, s:I}", "exit_code", x->exit_code, "timed_out",
-		                      x->timed_out, "duration_ms", (json_int_t)x->duration_ms);
+		json_t *j = exec_exit_json(x);
 
-		if (x->signal)
-			json_object_set_new(j, "signal", json_integer(x->signal));
+		json_object_set_new(j, "duration_ms", json_integer((json_int_t)x->duration_ms));
 		sse_begin(&st->s);
 		sse_finish(&st->s, "exit", j);
 	}

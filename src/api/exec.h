@@ -6,6 +6,7 @@
 #pragma once
 #include "api/api.h"
 #include "api/utf8.h"
+#include "wire/wire.h"
 
 enum {
 	EXEC_TIMEOUT_MS = 60000,        /* when the caller gives none */
@@ -29,6 +30,7 @@ struct exec_spec {
 	unsigned rows, cols; /* with pty */
 	bool pty;
 	bool detach;    /* for execs.c */
+	bool hold;      /* the same: it waits for its readers instead of losing output */
 	bool keep_open; /* its stdin is fed with exec_send() */
 	bool hangup;    /* when the caller goes away its stdin ends, and nothing is killed */
 };
@@ -40,8 +42,14 @@ struct exec_exit {
 	int exit_code; /* EXEC_TIMED_OUT, 128 + signal, or its own */
 	int signal;    /* 0: none */
 	bool timed_out;
+	bool oom_killed; /* the guest had no memory left */
 	uint64_t duration_ms;
 };
+
+/* exit_code, timed_out, and signal and oom_killed where they apply; NULL: no memory. */
+json_t *exec_exit_json(const struct exec_exit *x);
+/* What the guest says of an end. */
+void exec_exit_of(const struct wire_exited *m, struct exec_exit *ret);
 
 struct exec_job;
 

@@ -101,6 +101,8 @@ static json_t *show_exec(const struct wire_exec_info *m)
 	json_object_set_new(j, "signal",
 	                    killed && !timed_out ? json_integer(m->code) : json_null());
 	json_object_set_new(j, "timed_out", json_boolean(timed_out));
+	if (m->flags & WIRE_INFO_OOM)
+		json_object_set_new(j, "oom_killed", json_true());
 	json_object_set_new(j, "stdout_from", json_integer((json_int_t)m->out_from));
 	json_object_set_new(j, "stdout_to", json_integer((json_int_t)m->out_to));
 	json_object_set_new(j, "stderr_from", json_integer((json_int_t)m->err_from));
@@ -239,8 +241,8 @@ void execs_start(struct call *c)
 		          "stdin must be true or false; send the text to .../execs/{id}/stdin");
 		return;
 	}
-	if (!call_bool(c, "pty", false, &s.pty) || !call_int(c, "rows", 24, 1, 4096, &rows) ||
-	    !call_int(c, "cols", 80, 1, 4096, &cols))
+	if (!call_bool(c, "pty", false, &s.pty) || !call_bool(c, "hold", false, &s.hold) ||
+	    !call_int(c, "rows", 24, 1, 4096, &rows) || !call_int(c, "cols", 80, 1, 4096, &cols))
 		return;
 	s.rows = (unsigned)rows;
 	s.cols = (unsigned)cols;
@@ -341,21 +343,12 @@ static void output_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, c
 		                    (json_int_t)o->pos[k]));
 		output_enough(o);
 	} else if (type == WIRE_EXITED) {
-		const struct wire_exited *m = msg;
-		bool timed_out = m->flags & WIRE_EXITED_TIMEOUT;
-		bool killed = m->how == WIRE_HOW_SIGNAL;
-		int code = (int)m->code;
-		json_t *x;
+		struct exec_exit x;
 
-		if (killed)
-			code += 128;
-		x = json_pack("{s:i, s:b}", "exit_code", timed_out ? EXEC_TIMED_OUT : code,
-		              "timed_out", timed_out);
-		if (killed && !timed_out)
-			json_object_set_new(x, "signal", json_integer(m->code));
+		exec_exit_of(msg, &x);
 		job_abandon(o->j);
 		o->j = NULL;
-		sse_finish(&o->s, "exit", x);
+		sse_finish(&o->s, "exit", exec_exit_json(&x));
 		output_free(o);
 	}
 }

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -20,6 +19,7 @@
 
 enum {
 	STDIN_INLINE = 256 * 1024, /* as much goes along with the request */
+	STDIN_PIECE = 1 << 20,     /* and as much in a request of its own */
 	STDIN_PATIENCE_MS = 30,    /* how long a pipe may take to be short */
 	REATTACH_MS = 30 * 1000,   /* how long pandad may be away */
 	PIPE_GONE = 128 + SIGPIPE,
@@ -300,21 +300,34 @@ static void feeder_free(struct feeder *f)
 	free(f);
 }
 
-static bool feed_all(struct feeder *f)
+/* As much as is there, but at least something. 0: the end. */
+static size_t read_some(char *buf, size_t size)
 {
-	char buf[64 * 1024];
+	struct pollfd p = {.fd = 0, .events = POLLIN};
+	size_t at = 0;
 	ssize_t n;
 
-	if (f->nhead && feed(f, f->path, f->head, f->nhead) < 0)
-		return false;
-	while ((n = read(0, buf, sizeof(buf))) != 0) {
+	while (at < size && (!at || poll(&p, 1, 0) > 0)) {
+		n = read(0, buf + at, size - at);
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0)
+		if (n <= 0)
 			break;
-		if (feed(f, f->path, buf, (size_t)n) < 0)
-			return false;
+		at += (size_t)n;
 	}
+	return at;
+}
+
+static bool feed_all(struct feeder *f)
+{
+	autofree char *buf = malloc(STDIN_PIECE);
+	size_t n;
+
+	if (!buf || (f->nhead && feed(f, f->path, f->head, f->nhead) < 0))
+		return false;
+	while ((n = read_some(buf, STDIN_PIECE)))
+		if (feed(f, f->path, buf, n) < 0)
+			return false;
 	return feed(f, f->eof_path, "", 0) == 0;
 }
 
@@ -450,6 +463,7 @@ static int run_fed(struct cli *c, const char *id, json_t *body, int sigfd, char 
 	char exec[32];
 
 	json_object_set_new(body, "stdin", json_true());
+	json_object_set_new(body, "hold", json_true()); /* we read all of it, at our pace */
 	if (!path || panda_call(c->panda, "POST", path, body, &started, &e) < 0) {
 		free(head);
 		return path ? cli_say(c, &e) : cli_die("out of memory");
@@ -471,54 +485,6 @@ int execio_attach(struct cli *c, const char *id, const char *exec, bool feed_it)
 	if (feed_it && start_feeder(c, id, exec, NULL, 0))
 		return CLI_PANDA;
 	return follow(c, id, exec, sigfd, false);
-}
-
-/* ---- a file as stdin ---- */
-
-static ssize_t from_stdin(void *arg, void *buf, size_t n)
-{
-	ssize_t r;
-
-	do
-		r = read(0, buf, n);
-	while (r < 0 && errno == EINTR);
-	return r < 0 ? -errno : r;
-}
-
-/*
- * A file is there as a whole, so it can go ahead of the command; then the output comes at our pace
- * and nothing of it is lost, as it may be with a command that is fed.
- */
-static int run_filed(struct cli *c, const char *id, json_t *body, int sigfd, int64_t length)
-{
-	static const char script[] = "exec <\"$0\"; rm -f \"$0\"; exec \"$@\"";
-	json_t *cmd = json_object_get(body, "cmd"), *words = json_object_get(body, "argv"), *argv;
-	autofree char *path = NULL;
-	struct panda_error e;
-	char name[64];
-	int r;
-
-	snprintf(name, sizeof(name), "/tmp/.panda-stdin.%d.%llx", (int)getpid(),
-	         (unsigned long long)mono_ns());
-	path = panda_path("/v1/sandboxes/%s/fs?path=%s&mode=0644", id, name);
-	if (!path)
-		return cli_die("out of memory");
-	if (panda_upload(c->panda, "PUT", path, length, from_stdin, NULL, NULL, &e) < 0)
-		return cli_say(c, &e);
-	argv = json_pack("[s, s, s, s]", "/bin/sh", "-c", script, name);
-	if (cmd) {
-		json_array_append_new(argv, json_string("/bin/sh"));
-		json_array_append_new(argv, json_string("-c"));
-		json_array_append(argv, cmd);
-	} else {
-		json_array_extend(argv, words);
-	}
-	json_object_del(body, "cmd");
-	json_object_set_new(body, "argv", argv);
-	r = run_stream(c, id, body, sigfd);
-	/* The command has removed it, unless it was another user or did not start. */
-	(void)panda_call(c->panda, "DELETE", path, NULL, NULL, &e);
-	return r;
 }
 
 /* ---- which way ---- */
@@ -579,9 +545,7 @@ int execio_run(struct cli *c, const char *id, json_t *body, int flags)
 	bool whole = true;
 	char *head = NULL; /* the feeder's thread keeps it */
 	size_t n = 0;
-	struct stat st;
 	json_t *text;
-	off_t at;
 	int r;
 
 	if (sigfd < 0)
@@ -596,14 +560,8 @@ int execio_run(struct cli *c, const char *id, json_t *body, int flags)
 		return cli_bad(c, "--json takes only short text on stdin (up to %d KiB at once)",
 		               STDIN_INLINE / 1024);
 	}
-	if (!c->json && head && !(whole && (text || !n))) {
-		if (fstat(0, &st) == 0 && S_ISREG(st.st_mode) &&
-		    (at = lseek(0, -(off_t)n, SEEK_CUR)) >= 0) {
-			free(head);
-			return run_filed(c, id, body, sigfd, st.st_size > at ? st.st_size - at : 0);
-		}
+	if (!c->json && head && !(whole && (text || !n)))
 		return run_fed(c, id, body, sigfd, head, n);
-	}
 	r = c->json ? run_json(c, id, body) : run_stream(c, id, body, sigfd);
 	free(head);
 	return r;

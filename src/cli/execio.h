@@ -1,10 +1,9 @@
 /*
  * cli/execio.h - a command in a sandbox, with our stdin, stdout and stderr
- * The way is chosen by what stdin is: a stream at our own pace when there is none or it is short
- * text, the same with the file sent ahead when it is a file, a detached command that is fed when it
- * is a pipe or a terminal, and one JSON answer for --json. Only the output of a fed command can
- * overtake us: the guest keeps its last 256 KiB, and more than that missing is said and ends with
- * 125.
+ * The way is chosen by what stdin is: a stream when there is none or it is short text, else a
+ * detached command that is fed, and one JSON answer for --json. In all of them the command waits
+ * when we do not read. Only of commands that others have started (execio_attach()) can output be
+ * missing: that is said, and ends with 125.
  */
 #pragma once
 #include "cli/cli.h"

@@ -251,7 +251,7 @@ void sandbox_unwatch(struct sandbox *sb)
 void sandbox_died(struct sandbox *sb)
 {
 	struct host *h = sb->host;
-	struct machine_info info;
+	struct machine_info info = {0};
 	struct err e;
 
 	link_drop(sb);
@@ -271,7 +271,7 @@ void sandbox_died(struct sandbox *sb)
 		sb->state = SANDBOX_FAILED;
 	}
 	event_emit(&h->events, sb->tenant, sb->id, "vm.died",
-	           json_pack("{s:s}", "reason", sb->end));
+	           json_pack("{s:s, s:b}", "reason", sb->end, "oom_killed", info.oom_killed));
 }
 
 /* --- time ------------------------------------------------------------------------------------- */

@@ -313,8 +313,11 @@ static void fill_info(struct machines *ms, const char *id, int dir, const json_t
 	             get_int(j, "start_time") > 0;
 	if (!j)
 		snprintf(ret->end, sizeof(ret->end), "never started");
-	else if (!ret->alive && !ms->engine->why_ended(ms->engine, id, ret->end, sizeof(ret->end)))
-		end_of(dir, ret->end, sizeof(ret->end));
+	else if (!ret->alive) {
+		ret->oom_killed = ms->engine->why_ended(ms->engine, id, ret->end, sizeof(ret->end));
+		if (!ret->oom_killed)
+			end_of(dir, ret->end, sizeof(ret->end));
+	}
 }
 
 int machine_look(struct machines *ms, const char *id, struct machine_info *ret, struct err *e)

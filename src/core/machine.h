@@ -44,6 +44,7 @@ struct machine_info {
 	bool alive;
 	const struct engine_kind *kind; /* NULL: one that this host does not have now */
 	char end[120];         /* why it is not alive */
+	bool oom_killed;       /* because it reached the limit of its memory */
 	uint32_t volumes_lost; /* by machine_start() only, see struct engine_machine */
 };
 

@@ -106,8 +106,9 @@ enum {
 	WIRE_EXEC_DETACH = 8,       /* the stream ends after STARTED, the exec goes on */
 	WIRE_EXEC_STARTED = 16,     /* send STARTED; otherwise the id comes with EXITED only */
 	WIRE_EXEC_WAIT_OUTPUT = 32, /* wait for the end of output, not only for the exit */
-	WIRE_EXEC_HANGUP =
-	    64 /* its stream lost or called off: stdin ends, nothing is killed or kept */
+	WIRE_EXEC_HANGUP = 64, /* its stream lost or called off: stdin ends, nothing is killed */
+	WIRE_EXEC_HOLD = 128,  /* with DETACH: all readers are as with WIRE_ATTACH_HOLD, and as long
+	                          as there is none the program waits when its ring is full */
 };
 
 struct wire_exec {
@@ -133,6 +134,7 @@ enum {
 
 enum {
 	WIRE_EXITED_TIMEOUT = 1, /* its time was over, and we killed it */
+	WIRE_EXITED_OOM = 2,     /* the kernel killed it, or one of its own: no memory */
 };
 
 struct wire_exited {
@@ -176,6 +178,7 @@ enum {
 	WIRE_INFO_DETACHED = 2,
 	WIRE_INFO_PTY = 4,
 	WIRE_INFO_TIMEOUT = 8,
+	WIRE_INFO_OOM = 16,
 };
 
 /* LIST answers with data that is a row of these. */

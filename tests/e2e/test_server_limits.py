@@ -2,6 +2,8 @@
 import os
 import signal
 
+import pytest
+
 from conftest import wait_for
 
 
@@ -70,3 +72,15 @@ def test_a_guest_that_hangs_is_told_and_comes_back(new_pandad):
     assert pandad.sh(id, "echo again")["stdout"] == "again\n"
     types = [e["type"] for e in pandad.do("GET", f"/v1/sandboxes/{id}/events")["events"]]
     assert types.count("sandbox.silent") == types.count("sandbox.answers") == 1, types
+
+
+@pytest.mark.parametrize("body", [{"argv": ["tail", "/dev/zero"]}, {"cmd": "tail /dev/zero; exit $?"}])
+def test_a_command_that_takes_all_memory_is_told_so(pandad, body):
+    id = pandad.create()
+    r = pandad.do("POST", f"/v1/sandboxes/{id}/exec", body)
+    assert r["exit_code"] == 137 and r["oom_killed"] is True, r
+    events = [e for e in pandad.do("GET", f"/v1/sandboxes/{id}/events")["events"] if e["type"] == "exec.oom_killed"]
+    assert len(events) == 1 and events[0]["payload"]["exit_code"] == 137, events
+    for other in "kill -9 $$", "sh -c 'kill -9 $$'; exit $?", "echo 'Out of memory: Killed process 1' >/dev/kmsg; kill -9 $$":
+        r = pandad.sh(id, other)
+        assert r["exit_code"] == 137 and "oom_killed" not in r, r

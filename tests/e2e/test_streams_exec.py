@@ -216,3 +216,23 @@ def test_a_slow_reader_of_a_detached_command_is_told_of_gaps(pandad):
     assert start["stdout_offset"] == info["stdout_from"] > 0
     got, last = output(pandad, id, eid, follow=1)
     assert got.endswith(b"2999999\n3000000\n") and len(got) == info["stdout_to"] - info["stdout_from"]
+
+
+def test_a_command_that_holds_waits_for_its_readers(new_pandad):
+    p = new_pandad()
+    id = p.create()
+    ex = f"/v1/sandboxes/{id}/execs"
+    eid = p.do("POST", ex, {"cmd": "seq 1 300000; exit 5", "hold": True})["id"]
+    kept = wait_for("a full ring", lambda: (i := p.do("GET", f"{ex}/{eid}"))["stdout_to"] >= 256 << 10 and i)
+    assert kept["running"] and kept["stdout_from"] == 0  # nobody has read: all of it is there, and it waits
+    p.kill9()
+    p.start()
+    got, (name, last) = output(p, id, eid, follow=1)
+    assert (name, last["exit_code"]) == ("exit", 5)
+    assert got.split() == [b"%d" % i for i in range(1, 300001)]
+    # One that was read and left does not stay for ever.
+    eid = p.do("POST", ex, {"cmd": "yes", "hold": True})["id"]
+    Events(p, "GET", f"{ex}/{eid}/output?follow=1").until("stdout")
+    p.do("POST", f"{ex}/{eid}/signal", {"signal": "KILL"})
+    wait_for("its end", lambda: not p.do("GET", f"{ex}/{eid}")["running"])
+    assert output(p, id, eid, follow=1, stdout_offset=1 << 40)[1][1]["signal"] == 9
