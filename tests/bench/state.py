@@ -221,6 +221,42 @@ def chains(c, rounds, server):
         yield "layer_chain_cpu_cost", cpu[100] / cpu[1]
 
 
+def volumes(c, n):
+    """A create with a volume against one without, in turns; attach and detach; a snapshot of one that is written, with 64 MiB in it."""
+    def create(**more):
+        begun = time.perf_counter()
+        id = ask(c, "POST", "/v1/sandboxes", template="base", **more)["id"]
+        took = ms(begun)
+        c.kill(id)
+        time.sleep(0.05)  # what is made ahead is made again
+        return took
+
+    ask(c, "POST", "/v1/volumes", name="v", size_mb=1024)
+    pairs = [(create(), create(volumes=[{"name": "v", "path": "/v"}])) for _ in range(n)]
+    yield "volume_create_extra_ms", statistics.median(w for _, w in pairs) - statistics.median(p for p, _ in pairs)
+    id = c.create()
+    at = f"/v1/sandboxes/{id}/volumes"
+    took = {"attach": [], "detach": []}
+    for _ in range(n):
+        begun = time.perf_counter()
+        ask(c, "POST", at, name="v", mount="/v")
+        took["attach"].append(ms(begun))
+        begun = time.perf_counter()
+        ask(c, "DELETE", at + "/v")
+        took["detach"].append(ms(begun))
+    for key, times in took.items():
+        yield f"volume_{key}_ms", statistics.median(times)
+    ask(c, "POST", at, name="v", mount="/v")
+    ask(c, "POST", f"/v1/sandboxes/{id}/exec", cmd="head -c 67108864 /dev/urandom >/v/x; sync")
+
+    def snapshot(i):
+        ask(c, "POST", "/v1/volumes/v/snapshots", name=f"s{i}")
+    yield "volume_snapshot_64m_ms", timed(snapshot, min(n, 5))
+    c.kill(id)
+    for v in ask(c, "GET", "/v1/volumes?snapshots=1"):
+        ask(c, "DELETE", f"/v1/volumes/{v['name']}")
+
+
 def with_server(fn, **config):
     from server import Pandad
     server = Pandad(Path(tempfile.mkdtemp(prefix="panda-bench.")), log_level=1, **config)
@@ -241,6 +277,7 @@ def measure(quick=False):
         yield from sleeping(c, 3 if quick else 10, server)
         yield from comparing(c, 5 if quick else 20)
         yield from racing(c, 3 if quick else 10)
+        yield from volumes(c, 10 if quick else 30)
         yield from disk(c, 1 if quick else 5, server, 0.5 if quick else 1)
         yield from chains(c, 10 if quick else 30, server)
 
