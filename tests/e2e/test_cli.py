@@ -506,6 +506,27 @@ def test_volumes(cli):
     assert cli.json("volume", "ls") == []
 
 
+def test_volumes_of_a_sandbox_that_runs(cli):
+    cli("volume", "create", "data", "--size", "64")
+    id = cli.create()
+    cli("volume", "attach", id, "data:/w")
+    assert cli("volume", "resize", "data", "--size", "128") == "data\n"
+    cli("exec", id, "echo kept >/w/f")
+    assert cli("volume", "snapshot", "data", "monday") == "monday\n"
+    assert "monday" in cli("volume", "ls", "data") and "monday" not in cli("volume", "ls") and "monday" in cli("volume", "ls", "--all")
+    cli("volume", "create", "clone", "--from", "monday")
+    assert cli.json("volume", "get", "clone")["size_mb"] == 128
+    assert cli("run", "--volume", "monday:/m:ro", "--volume", "clone:/c", "cat /m/f /c/f") == "kept\nkept\n"
+    cli("exec", id, "cd /w; sleep 1000 >/dev/null 2>&1 &")
+    cli.refused("volume", "detach", id, "data", says="force")
+    cli("volume", "detach", "--force", id, "data")
+    assert cli.json("get", id)["volumes"] == []
+    cli.refused("volume", "resize", "data", says="--size")
+    cli.refused("volume", "attach", id, "data:w", says="NAME:/PATH")
+    cli("volume", "rm", "data", "monday", "clone")
+    assert cli.json("volume", "ls", "--all") == []
+
+
 # ---- what there is to know ----
 
 def test_ports_and_links(cli, box):

@@ -1,4 +1,5 @@
 """Volumes of sandboxes that run: attached, detached, grown, copied; and what a rewind leaves of them."""
+import os
 import subprocess
 import threading
 
@@ -280,6 +281,36 @@ def test_kill_ends_a_copy(pandad):
         assert pandad.ask("GET", "/v1/volumes/s").status == 404 and len(pandad.volumes()) == 1
 
 
+def test_a_copy_that_does_not_fit(new_pandad, tmp_path):
+    """Clear words, nothing left behind, and the volume goes on."""
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=280m", "none", str(small)], check=True)
+    try:
+        p = new_pandad(start=False)
+        (p.data / "volumes").symlink_to(small)
+        p.start()
+        volume(p, size_mb=256)
+        id = with_volume(p)
+        out(p, id, "head -c 160000000 /dev/urandom >/workspace/f; sync; sha256sum /workspace/f >/root/sum")
+        a = p.ask("POST", "/v1/volumes/data/snapshots", {"name": "s"})
+        assert (a.status, a.json["code"]) == (507, "disk_full"), a
+        assert p.ask("GET", "/v1/volumes/s").status == 404 and len(p.volumes()) == 1
+        out(p, id, "echo more >/workspace/g; sync; sha256sum -c /root/sum")
+        # The same while it is being written, and it is the machine that finds no room.
+        out(p, id, "(while :; do dd if=/dev/urandom of=/workspace/f bs=1M count=150 conv=notrunc,fsync; done) >/dev/null 2>&1 &")
+        a = p.ask("POST", "/v1/volumes/data/snapshots", {"name": "s"})
+        assert (a.status, a.json["code"]) == (507, "disk_full"), a
+        assert out(p, id, "cat /workspace/g") == "more\n"
+        p.do("DELETE", f"/v1/sandboxes/{id}")
+        fsck(p)
+        p.clear()
+    finally:
+        p.stop()
+        (p.data / "volumes").unlink()
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
 # ---- quota ----
 
 def test_quota_of_volumes(pandad):
@@ -371,6 +402,22 @@ def test_a_snapshot_of_a_sandbox_starts_without_its_volumes(pandad):
     pandad.do("DELETE", f"/v1/sandboxes/{id}")
     attach(pandad, two)
     assert out(pandad, two, "cat /workspace/f") == "1\n"
+
+
+# ---- a hostile kernel ----
+
+def test_a_volume_that_its_machine_made_longer(pandad):
+    """It has the file, so it can; and that is the end of it. What is too much is nobody's."""
+    volume(pandad)
+    id = with_volume(pandad)
+    out(pandad, id, "echo kept >/workspace/f; sync")
+    file, = pandad.volumes()
+    os.truncate(pandad.data / "volumes" / file, 1 << 30)
+    wait_for("its end", lambda: pandad.do("GET", "/v1/volumes/data")["mounted_by"] == [])
+    other = pandad.create()
+    attach(pandad, other)
+    assert out(pandad, other, "cat /workspace/f") == "kept\n" and size_in(pandad, other) < 64
+    assert (pandad.data / "volumes" / file).stat().st_size == 64 << 20
 
 
 # ---- kill -9 of pandad at each step ----
