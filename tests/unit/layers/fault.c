@@ -1,4 +1,5 @@
 #include "fault.h"
+#include "power.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -33,6 +34,10 @@ bool fault_fired(void)
 /* Files are synced by several threads. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* What power_synced() calls is none of the tested code's. */
+static pthread_mutex_t power_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool ours;
+
 static bool hit(bool alloc)
 {
 	if (armed == FAULT_NONE || alloc != (armed == FAULT_ALLOC) || --left != 0)
@@ -49,6 +54,8 @@ static bool now(bool alloc)
 {
 	bool is;
 
+	if (ours)
+		return false;
 	pthread_mutex_lock(&lock);
 	is = hit(alloc);
 	pthread_mutex_unlock(&lock);
@@ -182,10 +189,18 @@ int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
 {
+	int r;
+
 	if (now(false))
 		return -1;
 	touched(fd, true);
-	return __real_fsync(fd);
+	r = __real_fsync(fd);
+	pthread_mutex_lock(&power_lock);
+	ours = true;
+	power_synced(fd);
+	ours = false;
+	pthread_mutex_unlock(&power_lock);
+	return r;
 }
 
 int __real_ftruncate64(int fd, off_t n);
@@ -266,6 +281,13 @@ int __wrap_renameat2(int from, const char *a, int to, const char *b, unsigned fl
 	check_before_rename(from, a);
 	touched(to, false);
 	return __real_renameat2(from, a, to, b, flags);
+}
+
+int __real_unlinkat(int dir, const char *name, int flags);
+int __wrap_unlinkat(int dir, const char *name, int flags);
+int __wrap_unlinkat(int dir, const char *name, int flags)
+{
+	return now(false) ? -1 : __real_unlinkat(dir, name, flags);
 }
 
 int __real_flock(int fd, int how);

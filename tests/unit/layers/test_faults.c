@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "fault.h"
+#include "power.h"
 
 enum {
 	NTH_MAX = 2000 /* more than any of these needs: a test that never ends fails instead */
@@ -228,6 +229,120 @@ static void gc_beside_a_writer_stopped_anywhere_breaks_nothing(void **state)
 	assert_in_range(nth, 20, NTH_MAX - 1);
 }
 
+/* What is left must be one of the two, and a place to go on from. */
+static void a_writer_whose_power_is_cut_anywhere(void **state, enum cut how)
+{
+	struct fixture *f = *state;
+	unsigned there = 0, gone = 0;
+	int nth, status;
+
+	for (nth = 1; nth < NTH_MAX; nth++) {
+		power_watch(f->path);
+		write_in_child(f, FAULT_KILL, nth, &status);
+		if (WIFEXITED(status)) { /* it has answered: that must hold without power, too */
+			assert_int_equal(WEXITSTATUS(status), 0);
+			power_cut(how);
+			assert_true(snapshot_there(f));
+			power_end();
+			break;
+		}
+		power_cut(how);
+		power_end();
+		if (snapshot_there(f)) {
+			there++;
+			fixture_check(f, "one");
+		} else {
+			gone++;
+			assert_int_equal(snapshot_gc(&f->store, NULL, NULL), 0);
+			fixture_write(f, "one");
+			fixture_forget_digests(f);
+		}
+		fixture_check(f, "one");
+		drop(f);
+	}
+	assert_in_range(nth, 20, NTH_MAX - 1);
+	assert_in_range(gone, 20, NTH_MAX);
+	fixture_check(f, "one");
+}
+
+static void a_power_cut_anywhere_leaves_all_or_nothing(void **state)
+{
+	a_writer_whose_power_is_cut_anywhere(state, CUT_ALL);
+}
+
+static void bytes_that_were_not_synced_are_missed_by_nobody(void **state)
+{
+	a_writer_whose_power_is_cut_anywhere(state, CUT_BYTES);
+}
+
+static void compressed_too(void **state)
+{
+	struct fixture *f = *state;
+
+	f->store.form = LAYER_SQUASHED;
+	a_writer_whose_power_is_cut_anywhere(state, CUT_BYTES);
+}
+
+/* Runs delete and gc in a child that dies before its nth call. */
+static void delete_in_child(struct fixture *f, int nth, int *status)
+{
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		fault_arm(FAULT_KILL, nth);
+		snapshot_delete(&f->store, "one", NULL);
+		snapshot_gc(&f->store, NULL, NULL);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, status, 0), pid);
+}
+
+/* CUTS: only the process dies. */
+static void deleting_and_collecting_killed_anywhere(void **state, enum cut how)
+{
+	struct fixture *f = *state;
+	unsigned before;
+	int nth, status = 0;
+
+	fixture_write(f, "two"); /* shares all layers, and must not notice */
+	before = count_entries(f->store.layers);
+	for (nth = 1; nth < NTH_MAX; nth++) {
+		struct err e;
+
+		fixture_write(f, "one");
+		power_watch(f->path);
+		delete_in_child(f, nth, &status);
+		if (how != CUTS)
+			power_cut(how);
+		power_end();
+		if (WIFEXITED(status))
+			break;
+		if (snapshot_there(f)) {
+			fixture_check(f, "one");
+			assert_int_equal(snapshot_delete(&f->store, "one", &e), 0);
+		}
+		fixture_check(f, "two");
+		assert_int_equal(snapshot_gc(&f->store, NULL, NULL), 0);
+		fixture_check(f, "two");
+		assert_int_equal(count_entries(f->store.snapshots), 1);
+		assert_int_equal(count_entries(f->store.layers), before);
+	}
+	assert_in_range(nth, 8, NTH_MAX - 1);
+	assert_false(snapshot_there(f)); /* it was told that it is gone */
+	fixture_check(f, "two");
+}
+
+static void a_delete_killed_anywhere_leaves_all_or_nothing(void **state)
+{
+	deleting_and_collecting_killed_anywhere(state, CUTS);
+}
+
+static void a_delete_without_power_leaves_all_or_nothing(void **state)
+{
+	deleting_and_collecting_killed_anywhere(state, CUT_ALL);
+}
+
 static void everything_is_synced_before_it_gets_its_name(void **state)
 {
 	struct fixture *f = *state;
@@ -250,6 +365,11 @@ int main(void)
 	    with_fixture(a_writer_killed_anywhere_leaves_all_or_nothing),
 	    with_fixture(gc_beside_a_writer_stopped_anywhere_breaks_nothing),
 	    with_fixture(everything_is_synced_before_it_gets_its_name),
+	    with_fixture(a_power_cut_anywhere_leaves_all_or_nothing),
+	    with_fixture(bytes_that_were_not_synced_are_missed_by_nobody),
+	    with_fixture(compressed_too),
+	    with_fixture(a_delete_killed_anywhere_leaves_all_or_nothing),
+	    with_fixture(a_delete_without_power_leaves_all_or_nothing),
 	};
 
 	/* Thousands of syncs; what is synced when is watched here, not waited for. */
