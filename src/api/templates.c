@@ -29,11 +29,18 @@ static json_t *show(const struct template *t)
 	                      "is_global", t->tenant[0] == 0, "runner",
 	                      t->runner ? t->runner : "shell", "baked", t->bake[0] != 0);
 	json_t *aliases = json_object_get(t->doc, "aliases"), *v;
+	const json_t *rebaked = json_object_get(t->doc, "rebaked");
 
 	if (!j)
 		return NULL;
 	if (t->tenant[0])
 		json_object_set_new(j, "workspace", json_string(t->tenant));
+	if (rebaked)
+		json_object_set_new(
+		    j, "note",
+		    json_sprintf("made again from its disk (%s): programs that ran when it was "
+		                 "saved do not",
+		                 json_string_value(json_object_get(rebaked, "why"))));
 	json_object_set_new(j, "aliases",
 	                    json_is_array(aliases) ? json_copy(aliases) : json_array());
 	for (size_t i = 0; i < ARRAY_LEN(kept); i++) {

@@ -3,10 +3,10 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,15 +14,8 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/log.h"
-#include "core/tail.h"
 #include "core/template_internal.h"
 #include "layers/digest.h"
-
-enum {
-	WARM_MS = 10 * 60 * 1000, /* one command of a warm-up */
-	READY_MS = 60 * 1000,
-	PRELUDE_MAX = 32 * 1024, /* fits into a pipe */
-};
 
 static const char *upper_of(const struct host *h, const json_t *doc)
 {
@@ -78,146 +71,13 @@ struct bake {
 	uint64_t memory_size, began_ms;
 	struct engine_image image;
 	bool made;
+	bool old_agent; /* that this server cannot talk to */
+	char
+	    root_image[PATH_MAX]; /* of the template at its root, as it is now; "": there is none */
+	char old[SNAPSHOT_ID_MAX + 1]; /* the bake it had before; "": it has the same */
 	int r;
 	struct err err;
 };
-
-static void keep_tail(void *arg, uint8_t chan, const void *p, size_t n)
-{
-	(void)chan;
-	tail_keep(arg, p, n);
-}
-
-static int run_in(struct guest *g, const char *script, const char *cwd, uint64_t timeout_ms,
-                  struct err *e)
-{
-	struct tail tail = {.n = 0};
-	struct guest_exec x = {.script = script,
-	                       .cwd = cwd,
-	                       .timeout_ms = timeout_ms,
-	                       .output = keep_tail,
-	                       .arg = &tail};
-	struct guest_exit end;
-	int r = guest_exec_wait(g, &x, &end, e);
-
-	if (r < 0 || (!end.signaled && !end.timed_out && end.code == 0))
-		return r;
-	return err_set(e, EIO, "template_unusable", "'%.60s' %s %d: %s", script,
-	               end.timed_out  ? "took too long, signal"
-	               : end.signaled ? "was ended by signal"
-	                              : "failed with",
-	               end.code, tail_text(&tail));
-}
-
-/* Watches for the end of a cell. */
-struct cell {
-	int said; /* eventfd */
-	char line[256];
-	size_t n;
-};
-
-static void watch_cell(void *arg, uint8_t chan, const void *p, size_t n)
-{
-	struct cell *c = arg;
-
-	for (const char *s = p; chan == WIRE_OUT && n; s++, n--) {
-		if (*s != '\n') {
-			if (c->n < sizeof(c->line) - 1)
-				c->line[c->n++] = *s;
-			continue;
-		}
-		c->line[c->n] = 0;
-		c->n = 0;
-		if (strstr(c->line, "\"done\""))
-			eventfd_write(c->said, 1);
-	}
-}
-
-static void leave_cell(void *arg, struct guest_call *call)
-{
-	guest_cancel(call); /* only our attachment: it runs on */
-}
-
-/*
- * The resident interpreter of a template whose commands are cells: it has run the prelude when the
- * machine is frozen, so every sandbox begins with it. Its stdin stays open.
- */
-static int start_session(struct guest *g, const json_t *doc, struct err *e)
-{
-	AUTO(json_decrefp)
-	json_t *cell = json_pack("{s:s, s:s, s:b}", "id", "prelude", "code",
-	                         text_of(doc, "prelude", ""), "bake", 1);
-	autofree char *text = cell ? json_dumps(cell, JSON_COMPACT) : NULL, *frame = NULL;
-	char *argv[] = {"python3", "/usr/lib/panda/repl.py", "--session", "default", NULL};
-	autoclose int said = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), in = -1, out = -1;
-	struct cell watch = {.said = said};
-	struct guest_exec x = {.argv = argv,
-	                       .cwd = text_of(doc, "workdir", "/"),
-	                       .feed_stdin = true,
-	                       .output = watch_cell,
-	                       .wakeable = true,
-	                       .wake = leave_cell,
-	                       .wake_fd = said,
-	                       .arg = &watch};
-	struct guest_attach at = {0};
-	struct guest_exit end;
-	int pipe_fds[2], r;
-
-	if (!text || said < 0 || asprintf(&frame, "%zu\n%s", strlen(text), text) < 0 ||
-	    pipe2(pipe_fds, O_CLOEXEC) < 0)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
-	in = pipe_fds[0];
-	out = pipe_fds[1]; /* open until we are done: its end would be the interpreter's */
-	if (strlen(frame) > PRELUDE_MAX)
-		return err_set(e, E2BIG, "template_unusable", "its prelude is longer than %d bytes",
-		               PRELUDE_MAX);
-	r = io_write_full(out, frame, strlen(frame));
-	if (r < 0)
-		return err_set(e, -r, "no_memory", "cannot write to a pipe");
-	x.stdin_fd = in;
-	r = guest_exec_start(g, &x, &at.id, e);
-	if (r < 0)
-		return r;
-	guest_set_deadline(g, WARM_MS);
-	r = guest_exec_attach(g, &at, &x, &end, e);
-	guest_set_deadline(g, 0);
-	if (r == -ECANCELED)
-		return 0;
-	return r < 0 ? r
-	             : err_set(e, EIO, "template_unusable", "its interpreter ended with %d",
-	                       end.code);
-}
-
-int template_warm(struct host *h, const char *machine, const json_t *doc, struct err *e)
-{
-	struct guest *g = NULL;
-	const json_t *warm;
-	const char *cwd = text_of(doc, "workdir", "/"), *ready = text_of(doc, "ready", NULL);
-	struct wire_file f;
-	size_t i;
-	int r = machine_guest(&h->machines, machine, &g, e);
-
-	if (r < 0)
-		return r;
-	guest_set_deadline(g, READY_MS);
-	r = guest_mkdir(g, "/workspace", 0755, true, e);
-	/* A shell that has run once is in memory for all that come after. An image may have none.
-	 */
-	if (r == 0 && guest_stat(g, "/bin/sh", true, &f, NULL) == 0)
-		r = run_in(g, "true", "/", READY_MS, e);
-	guest_set_deadline(g, 0); /* warming up takes as long as it takes */
-	json_array_foreach(json_object_get(doc, "warm"), i,
-	                   warm) if (r == 0 && json_is_string(warm)) r =
-	    run_in(g, json_string_value(warm), cwd, WARM_MS, e);
-	if (r == 0 && !strcmp(text_of(doc, "runner", "shell"), "python"))
-		r = start_session(g, doc, e);
-	if (r == 0 && ready && ready[0])
-		r = run_in(g, ready, cwd, READY_MS, e);
-	if (r == 0)
-		r = guest_sync(g, e);
-	guest_free(g);
-	return r;
-}
 
 static int make_bake(struct bake *b, struct err *e)
 {
@@ -250,16 +110,196 @@ static int make_bake(struct bake *b, struct err *e)
 	return r;
 }
 
+/* A disk in one layer: which of several has a block is known to a running kernel only. */
+static int flatten(struct engine_disk *d, int dir, const char *name, struct err *e)
+{
+	struct set one = {.pages = d->layers.pages};
+	struct map map = {0};
+	struct layer *l = NULL;
+	int fd = -1, r = layer_create_file(dir, name, one.pages, &fd);
+
+	if (r == 0)
+		r = set_export(&d->layers, fd);
+	closep(&fd);
+	if (r == 0)
+		r = map_add(&map, 0, one.pages);
+	if (r == 0)
+		r = layer_seal_file(dir, name, one.pages, &map, &l);
+	if (r == 0)
+		r = set_push(&one, l);
+	map_fini(&map);
+	layer_unref(l);
+	if (r < 0)
+		return err_set(e, -r, "disk_full", "no room for the disk: %s", strerror(-r));
+	set_fini(&d->layers);
+	d->layers = one;
+	return 0;
+}
+
+int template_cold(struct engine_image *image, uint64_t memory_size, int dir, const char *prefix,
+                  struct err *e)
+{
+	char name[SNAPSHOT_ID_MAX + 32];
+	int r = 0;
+
+	for (size_t d = 0; r == 0 && d < image->ndisks; d++) {
+		snprintf(name, sizeof(name), "%s%zu", prefix, d);
+		if (!image->disks[d].read_only)
+			r = flatten(&image->disks[d], dir, name, e);
+	}
+	if (r < 0)
+		return r;
+	image->memory_size = memory_size;
+	set_fini(&image->memory);
+	image->memory = (struct set){.pages = memory_size / MAP_PAGE};
+	closep(&image->state);
+	image->state = -1;
+	return 0;
+}
+
+/* --- a bake that this server's kernel or agent cannot go on with -------------------------------
+ */
+
+/* What it boots from: its disk; and when its agent speaks an older language, the root image that
+ * the template at its root has now. */
+static int load_cold(struct bake *b, int dir, const char *prefix, struct engine_image *ret,
+                     struct err *e)
+{
+	struct host *h = b->templates->host;
+	AUTO(engine_image_fini) struct engine_image old = ENGINE_IMAGE_EMPTY;
+	AUTO(engine_image_fini) struct engine_image fresh = ENGINE_IMAGE_EMPTY;
+	int r = machine_load_disks(&h->store, b->name, &old, e);
+
+	if (r == 0 && b->old_agent) {
+		r = b->root_image[0] ? engine_image_cold(b->memory_size, b->root_image,
+		                                         upper_of(h, b->doc), &fresh, e)
+		                     : err_set(e, ENOENT, "template_unusable",
+		                               "its agent is too old, and the template it was "
+		                               "made from is gone");
+		if (r == 0 && old.ndisks && fresh.ndisks) {
+			struct engine_disk d = old.disks[0];
+
+			old.disks[0] = fresh.disks[0];
+			fresh.disks[0] = d;
+		}
+	}
+	if (r == 0)
+		r = template_cold(&old, b->memory_size, dir, prefix, e);
+	if (r < 0)
+		return r;
+	old.kind = engine_kind(h->engine, text_of(b->doc, "engine", ""), e);
+	if (!old.kind)
+		return -ENOTSUP;
+	*ret = old;
+	old = (struct engine_image)ENGINE_IMAGE_EMPTY;
+	return 0;
+}
+
+static int boot_again(struct bake *b, const struct engine_image *cold, json_t *doc,
+                      const char *bake, struct err *e)
+{
+	struct host *h = b->templates->host;
+	AUTO(engine_image_fini) struct engine_image baked = ENGINE_IMAGE_EMPTY;
+	struct engine_start s = {.id = b->machine, .image = cold, .cpu = -1};
+	struct guest *g = NULL;
+	char note[240] = "";
+	struct err why;
+	int r;
+
+	s.cpus = (unsigned)json_integer_value(json_object_get(doc, "cpu"));
+	r = machine_start_guest(&h->machines, &s, NULL, 1, NULL, &g, e);
+	if (r < 0)
+		return r;
+	fault_at("rebake.booted");
+	/* It has been a template before: it does not fail now because a warm-up does. */
+	if (template_warm(h, b->machine, doc, &why) < 0)
+		log_warn("warming up failed, sandboxes start without it template=%s why=\"%s\"",
+		         b->template->name, why.text);
+	r = template_start(g, doc, note, sizeof(note), e);
+	if (note[0])
+		log_warn("a start command did not stay template=%s why=\"%s\"", b->template->name,
+		         note);
+	guest_free(g);
+	if (r == 0)
+		r = machine_snapshot(&h->machines, b->machine, &baked, NULL, e);
+	if (r == 0)
+		r = machine_save(&h->machines, &baked, &h->store, bake, NULL, e);
+	machine_remove(&h->machines, b->machine, NULL);
+	return r;
+}
+
+/*
+ * What a tenant's template is in memory belongs to the kernel it was saved with; its disk does not.
+ * So that is booted by the kernel there is now, and what comes of it takes the place of the old
+ * bake: whole and on disk before the description names it. Programs that ran when it was saved do
+ * not, but for its start command; "rebaked" in the description says so.
+ */
+static int rebake(struct bake *b, struct err *e)
+{
+	struct host *h = b->templates->host;
+	AUTO(engine_image_fini) struct engine_image cold = ENGINE_IMAGE_EMPTY;
+	AUTO(json_decrefp) json_t *doc = json_deep_copy(b->doc);
+	char path[PATH_MAX], bake[SNAPSHOT_ID_MAX + 1], prefix[SNAPSHOT_ID_MAX + 16], why[240];
+	autoclose int dir = -1;
+	int r;
+
+	snprintf(why, sizeof(why), "%s", b->old_agent ? "its agent is too old" : e->text);
+	template_new_bake(bake);
+	snprintf(prefix, sizeof(prefix),
+	         "."
+	         "%s-disk",
+	         bake); /* sweep() knows such names */
+	snprintf(path, sizeof(path), "%s/templates", h->config.data_dir);
+	dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (!doc || dir < 0)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	r = load_cold(b, dir, prefix, &cold, e);
+	if (r == 0)
+		r = boot_again(b, &cold, doc, bake, e);
+	fault_at("rebake.saved");
+	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++) { /* those that use them have them open */
+		char name[SNAPSHOT_ID_MAX + 32];
+
+		snprintf(name, sizeof(name), "%s%zu", prefix, d);
+		unlinkat(dir, name, 0);
+	}
+	if (r == 0 && (json_object_set_new(doc, "snapshot", json_string(bake)) ||
+	               json_object_set_new(doc, "generation", json_integer(1)) ||
+	               json_object_set_new(doc, "wire", json_integer(WIRE_VERSION)) ||
+	               json_object_set_new(
+			   doc, "rebaked",
+			   json_pack("{s:I, s:s}", "at_ms", (json_int_t)wall_ms(), "why", why))))
+		r = err_set(e, ENOMEM, "no_memory", "no memory");
+	if (r == 0)
+		r = template_put(h, doc, &(struct template_put){.instead = b->name}, b->old, e);
+	fault_at("rebake.put");
+	if (r == 0)
+		r = machine_load(&h->machines, &h->store, bake, false, &b->image, e);
+	if (r < 0) {
+		if (!b->old[0]) /* it is nobody's */
+			snapshot_delete(&h->store, bake, NULL);
+		return r;
+	}
+	snprintf(b->name, sizeof(b->name), "%s", bake);
+	json_decref(b->doc);
+	b->doc = take_ptr(doc);
+	return 0;
+}
+
 static void bake_work(void *arg)
 {
 	struct bake *b = arg;
 	struct host *h = b->templates->host;
+	bool own = json_object_get(b->doc, "snapshot");
 
-	b->r = machine_load(&h->machines, &h->store, b->name, false, &b->image, &b->err);
-	if (b->r < 0 && json_object_get(b->doc, "snapshot")) {
-		err_prefix(&b->err, "save or build it again");
-		b->err.kind = "template_unusable";
-	} else if (b->r < 0) { /* damaged or of another format: made anew */
+	b->r = b->old_agent
+	           ? -ESTALE
+	           : machine_load(&h->machines, &h->store, b->name, false, &b->image, &b->err);
+	if (b->r == 0)
+		return;
+	if (own && (b->old_agent || !strcmp(b->err.kind, "snapshot_foreign"))) {
+		b->r = rebake(b, &b->err);
+	} else if (!own) { /* damaged or of another format: made anew */
 		snapshot_delete(&h->store, b->name, NULL);
 		b->made = true;
 		b->r = make_bake(b, &b->err);
@@ -267,6 +307,28 @@ static void bake_work(void *arg)
 			b->r = machine_load(&h->machines, &h->store, b->name, false, &b->image,
 			                    &b->err);
 	}
+	if (b->r < 0 && own) {
+		err_prefix(&b->err, "save or build it again");
+		b->err.kind = "template_unusable";
+	}
+}
+
+/* The description is another one now; so is what the old one said of the machine. */
+static void tell_rebaked(struct bake *b)
+{
+	struct template *t = b->template;
+	struct host *h = b->templates->host;
+	const char *why = text_of(json_object_get(b->doc, "rebaked"), "why", "");
+
+	json_decref(t->doc);
+	t->doc = json_incref(b->doc);
+	t->generation = 1;
+	log_warn("template baked again from its disk, what ran in it does not template=%s "
+	         "tenant=%s bake=%s took_ms=%llu why=\"%s\"",
+	         t->name, t->tenant, b->name, (unsigned long long)(mono_ms() - b->began_ms), why);
+	event_emit(&h->events, t->tenant, "", "template.rebaked",
+	           json_pack("{s:s, s:s, s:s}", "template", t->name, "reason", why, "note",
+	                     "its disk is as it was; programs that ran when it was saved do not"));
 }
 
 static void bake_done(void *arg)
@@ -283,6 +345,8 @@ static void bake_done(void *arg)
 		t->image = b->image;
 		t->loaded = true;
 		snprintf(t->bake, sizeof(t->bake), "%s", b->name);
+		if (b->old[0])
+			tell_rebaked(b);
 		if (b->made)
 			log_info("template baked template=%s bake=%s took_ms=%llu", t->name,
 			         t->bake, (unsigned long long)(mono_ms() - b->began_ms));
@@ -297,6 +361,8 @@ static void bake_done(void *arg)
 		free(w);
 		w = next;
 	}
+	if (b->old[0])
+		template_settle(b->templates, b->name, b->old);
 	if (b->templates->stale) {
 		b->templates->stale = false;
 		templates_reload(b->templates, NULL);
@@ -304,6 +370,20 @@ static void bake_done(void *arg)
 	json_decref(b->doc);
 	free(b);
 	host_fill_spare(h);
+}
+
+/* An agent is part of the root image; it and we must speak the same language. */
+static void look_at_agent(struct templates *ts, struct bake *b)
+{
+	const json_t *wire = json_object_get(b->doc, "wire");
+	const struct template *root =
+	    template_find(ts, b->template->tenant, text_of(b->doc, "root", "base"), NULL);
+
+	b->old_agent =
+	    json_object_get(b->doc, "snapshot") && wire && json_integer_value(wire) != WIRE_VERSION;
+	if (root)
+		snprintf(b->root_image, sizeof(b->root_image), "%s",
+		         text_of(root->doc, "image", ""));
 }
 
 void template_ready(struct templates *ts, struct template *t,
@@ -338,6 +418,7 @@ void template_ready(struct templates *ts, struct template *t,
 	                   .image = ENGINE_IMAGE_EMPTY};
 	machine_new_id(b->machine);
 	memcpy(b->machine, "b_", 2);
+	look_at_agent(ts, b);
 	t->baking = true;
 	r = bake_name(ts->host, t, b->name, &b->err);
 	if (r == 0 && pool_submit(ts->host->pool, bake_work, bake_done, b) < 0)

@@ -617,7 +617,6 @@ int build_submit(struct build_order *o, struct build_info *ret, struct err *e)
 		return r;
 	}
 	template_new_bake(b->bake);
-	template_bake_of(bs->host->templates, b->info.tenant, b->info.name, b->old);
 	b->status = BUILD_QUEUED;
 	if (o->info.memory_mb && o->info.memory_mb != b->info.memory_mb)
 		build_say(b, "memory is that of the base: %u MiB", b->info.memory_mb);

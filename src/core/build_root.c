@@ -207,12 +207,13 @@ int build_root_make(struct stage *st)
 	r = path_in(st, name, path);
 	if (r == 0)
 		r = run_unpack(st, path, &said, &n);
-	fault_at("build.unpacked");
+	fault_at("unpack.done");
 	if (r == 0)
 		r = engine_image_cold((uint64_t)st->b->info.memory_mb << 20, image ? image : "",
 		                      path, &cold, st->e);
 	if (r < 0)
 		return build_where(st);
+	cold.kind = s->image.kind;
 	engine_image_fini(&s->image);
 	s->image = cold;
 	r = build_machine(st);

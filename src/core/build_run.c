@@ -22,6 +22,8 @@
 #include "core/build_internal.h"
 #include "layers/digest.h"
 
+#define PATH_USUAL "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 enum {
 	ENV_MAX = 512,
 	GENERATION = 2, /* of its machines: the base's was the first */
@@ -75,7 +77,10 @@ const char *build_variable(void *arg, const char *name)
 	struct stage *st = arg;
 	const char *v = json_string_value(json_object_get(st->env, name));
 
-	return v ? v : json_string_value(json_object_get(st->args, name));
+	if (!v)
+		v = json_string_value(json_object_get(st->args, name));
+	/* Images elsewhere say it, and so "ENV PATH=/mine:$PATH" is what people write. */
+	return !v && !strcmp(name, "PATH") ? PATH_USUAL : v;
 }
 
 int build_expand(struct stage *st, const struct docker_step *step, const char *word, char **ret)
@@ -166,11 +171,24 @@ int build_start(struct build *b, const struct engine_image *image, bool network,
 	return r;
 }
 
+/* Of the template at the root of a stage; NULL: it has none. */
+static const json_t *root_doc(const struct build *b, size_t i)
+{
+	while (b->file->stages[i].from >= 0)
+		i = (size_t)b->file->stages[i].from;
+	return b->stages[i].root == BUILD_ROOT_TEMPLATE ? b->stages[i].doc : NULL;
+}
+
 int build_machine(struct stage *st)
 {
-	return st->guest
-	           ? 0
-	           : build_start(st->b, &st->s->image, true, NULL, st->machine, &st->guest, st->e);
+	int r;
+
+	if (st->guest)
+		return 0;
+	r = build_start(st->b, &st->s->image, true, NULL, st->machine, &st->guest, st->e);
+	if (r == 0) /* what the base has started is not there while something else is built on it */
+		template_quiet(st->guest, root_doc(st->b, (size_t)(st->s - st->b->stages)));
+	return r;
 }
 
 /* Templates and steps leave the host its reserve, as creates do. */
@@ -550,11 +568,13 @@ static json_t *said_by(const struct stage *st)
 {
 	AUTO(json_decrefp) json_t *start = json_object();
 	json_t *said = json_object();
+	char user[256];
 	int r = said ? 0 : -1;
 
 	r |= json_object_set(said, "env", st->env);
 	r |= json_object_set_new(said, "workdir", json_string(st->workdir));
-	r |= json_object_set_new(said, "user", json_string(st->user));
+	user_of(st, user);
+	r |= json_object_set_new(said, "user", json_string(user));
 	if (some(st->entrypoint))
 		r |= json_object_set(start, "entrypoint", st->entrypoint);
 	if (some(st->cmd))
@@ -588,73 +608,46 @@ static int describe(struct build *b, const struct build_stage *last)
 	return r ? err_set(&b->err, ENOMEM, "no_memory", "no memory") : 0;
 }
 
-/* A disk in one layer: which of several has a block is known to a running kernel only. */
-static int flatten(struct build *b, struct engine_disk *d, const char *name, struct err *e)
-{
-	struct set one = {.pages = d->layers.pages};
-	struct map map = {0};
-	struct layer *l = NULL;
-	int fd = -1, r = layer_create_file(b->order->dir, name, one.pages, &fd);
-
-	if (r == 0)
-		r = set_export(&d->layers, fd);
-	closep(&fd);
-	if (r == 0)
-		r = map_add(&map, 0, one.pages);
-	if (r == 0)
-		r = layer_seal_file(b->order->dir, name, one.pages, &map, &l);
-	if (r == 0)
-		r = set_push(&one, l);
-	map_fini(&map);
-	layer_unref(l);
-	if (r < 0)
-		return err_set(e, -r, "disk_full", "no room for the disk: %s", strerror(-r));
-	set_fini(&d->layers);
-	d->layers = one;
-	return 0;
-}
-
-/* Memory of another size: the disk is booted afresh and warmed up as a template of the host is. */
-static int reboot(struct build *b, struct engine_image *image)
+/* A machine of what the stage came to: booted afresh when its memory has to be of another size,
+ * with its start command. What it is then is the image. */
+static int run_once(struct build *b, struct build_stage *last)
 {
 	struct host *h = b->order->host;
 	struct engine_image baked = ENGINE_IMAGE_EMPTY;
-	char machine[ENGINE_ID_MAX + 1] = "", name[16];
+	char machine[ENGINE_ID_MAX + 1] = "", note[240] = "";
 	struct guest *g = NULL;
 	struct err why;
 	int r = 0;
 
-	for (size_t d = 0; r == 0 && d < image->ndisks; d++) {
-		snprintf(name, sizeof(name), "disk%zu", d);
-		if (!image->disks[d].read_only)
-			r = flatten(b, &image->disks[d], name, &b->err);
-	}
+	if (b->reboot)
+		r = template_cold(&last->image, (uint64_t)b->info.memory_mb << 20, b->order->dir,
+		                  "disk", &b->err);
+	if (r == 0)
+		r = build_start(b, &last->image, true, NULL, machine, &g, &b->err);
 	if (r < 0)
 		return r;
-	image->memory_size = (uint64_t)b->info.memory_mb << 20;
-	set_fini(&image->memory);
-	image->memory = (struct set){.pages = image->memory_size / MAP_PAGE};
-	closep(&image->state);
-	image->state = -1;
-	r = build_start(b, image, false, NULL, machine, &g, &b->err);
-	if (r < 0)
-		return r;
-	guest_free(g);
 	json_object_set_new(b->doc, "memory_mb", json_integer(b->info.memory_mb));
-	if (template_warm(h, machine, b->doc, &why) < 0)
+	if (!b->reboot)
+		template_quiet(g, root_doc(b, (size_t)(last - b->stages)));
+	else if (template_warm(h, machine, b->doc, &why) < 0)
 		build_say(b, "warming up failed, sandboxes start without it: %s", why.text);
-	r = machine_snapshot(&h->machines, machine, &baked, NULL, &b->err);
+	r = template_start(g, b->doc, note, sizeof(note), &b->err);
+	if (note[0])
+		build_say(b, "%s", note);
+	guest_free(g);
+	if (r == 0)
+		r = machine_snapshot(&h->machines, machine, &baked, NULL, &b->err);
 	machine_remove(&h->machines, machine, NULL);
 	if (r == 0) {
-		engine_image_fini(image);
-		*image = baked;
+		engine_image_fini(&last->image);
+		last->image = baked;
 	}
 	return r;
 }
 
 /*
  * Its machine was restored from a baked one and is still warm: what came of the last step is the
- * bake, unless its memory has to be of another size.
+ * bake, unless something is to be started or its memory has to be of another size.
  */
 static int bake(struct build *b, struct build_stage *last)
 {
@@ -666,8 +659,10 @@ static int bake(struct build *b, struct build_stage *last)
 	if (!disk_has_room(h))
 		return err_set(&b->err, ENOSPC, "disk_full",
 		               "the server's disk is full: delete templates or snapshots");
-	if (b->reboot) {
-		r = reboot(b, &last->image);
+	/* A start command to run, or one of the base that is not to. */
+	if (b->reboot || json_object_get(b->doc, "start") ||
+	    json_object_get(root_doc(b, (size_t)(last - b->stages)), "start")) {
+		r = run_once(b, last);
 		if (r < 0)
 			return r;
 	}
@@ -727,5 +722,7 @@ void build_work(struct build *b)
 	build_say(b, "baking");
 	b->r = bake(b, &b->stages[f->nstages - 1]);
 	if (b->r == 0)
-		b->r = template_put(b->order->host, b->doc, b->order->replace, &b->err);
+		b->r = template_put(b->order->host, b->doc,
+		                    &(struct template_put){.replace = b->order->replace}, b->old,
+		                    &b->err);
 }

@@ -975,6 +975,40 @@ int machine_save(struct machines *ms, const struct engine_image *i, const struct
 	return snapshot_write(st, snapshot_id, &m, &i->memory, disks, i->state, e);
 }
 
+static int take_disks(const struct snapshot *s, const char *snapshot_id, struct engine_image *i,
+                      struct err *e)
+{
+	int r = 0;
+
+	if (s->manifest.ndisks > ENGINE_DISKS_MAX)
+		return err_set(e, E2BIG, "snapshot_foreign", "snapshot %s has more than %d disks",
+		               snapshot_id, ENGINE_DISKS_MAX);
+	for (size_t d = 0; r == 0 && d < s->manifest.ndisks; d++) {
+		i->disks[d] = (struct engine_disk){.size = s->manifest.disks[d].size,
+		                                   .read_only = s->manifest.disks[d].read_only};
+		i->ndisks = d + 1;
+		r = set_copy(&s->disks[d], &i->disks[d].layers);
+	}
+	return r < 0 ? err_set(e, -r, "no_memory", "no memory to load snapshot %s", snapshot_id)
+	             : 0;
+}
+
+int machine_load_disks(const struct snapshot_store *st, const char *snapshot_id,
+                       struct engine_image *ret, struct err *e)
+{
+	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
+	AUTO(snapshot_freep) struct snapshot *s = NULL;
+	int r = snapshot_load(st, snapshot_id, NULL, SNAPSHOT_SIZES, &s, e);
+
+	if (r == 0)
+		r = take_disks(s, snapshot_id, &i, e);
+	if (r < 0)
+		return r;
+	*ret = i;
+	i = (struct engine_image)ENGINE_IMAGE_EMPTY;
+	return 0;
+}
+
 int machine_load(struct machines *ms, const struct snapshot_store *st, const char *snapshot_id,
                  bool verify, struct engine_image *ret, struct err *e)
 {
@@ -1002,19 +1036,12 @@ int machine_load(struct machines *ms, const struct snapshot_store *st, const cha
 	if (r < 0)
 		return r;
 	i.kind = engine_kind(ms->engine, s->manifest.engine, NULL);
-	if (s->manifest.ndisks > ENGINE_DISKS_MAX)
-		return err_set(e, E2BIG, "snapshot_foreign", "snapshot %s has more than %d disks",
-		               snapshot_id, ENGINE_DISKS_MAX);
 	i.memory_size = s->manifest.memory_size;
 	r = set_copy(&s->memory, &i.memory);
-	for (size_t d = 0; r == 0 && d < s->manifest.ndisks; d++) {
-		i.disks[d] = (struct engine_disk){.size = s->manifest.disks[d].size,
-		                                  .read_only = s->manifest.disks[d].read_only};
-		i.ndisks = d + 1;
-		r = set_copy(&s->disks[d], &i.disks[d].layers);
-	}
+	r = r < 0 ? err_set(e, -r, "no_memory", "no memory to load snapshot %s", snapshot_id)
+	          : take_disks(s, snapshot_id, &i, e);
 	if (r < 0)
-		return err_set(e, -r, "no_memory", "no memory to load snapshot %s", snapshot_id);
+		return r;
 	i.state = take_fd(&s->state);
 	*ret = i;
 	i = (struct engine_image)ENGINE_IMAGE_EMPTY;

@@ -141,5 +141,9 @@ int machine_remove(struct machines *ms, const char *id, struct err *e);
 /* The image as a snapshot on disk, and back. */
 int machine_save(struct machines *ms, const struct engine_image *i, const struct snapshot_store *st,
                  const char *snapshot_id, const char *parent, struct err *e);
+/* Only its disks, whatever kernel and cpu it was saved with: to be booted from. Its kind is not
+ * set. */
+int machine_load_disks(const struct snapshot_store *st, const char *snapshot_id,
+                       struct engine_image *ret, struct err *e);
 int machine_load(struct machines *ms, const struct snapshot_store *st, const char *snapshot_id,
                  bool verify, struct engine_image *ret, struct err *e);

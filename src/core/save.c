@@ -12,6 +12,10 @@
 #include "base/log.h"
 #include "core/host_internal.h"
 
+enum {
+	SYNC_MS = 20000,
+};
+
 struct save {
 	struct op op;
 	struct host *host;
@@ -20,7 +24,7 @@ struct save {
 	char sandbox[SANDBOX_ID + 1], machine[SANDBOX_ID + 1], tenant[TENANT_MAX + 1],
 	    name[TEMPLATE_NAME_MAX + 1];
 	char bake[SNAPSHOT_ID_MAX + 1], old[SNAPSHOT_ID_MAX + 1];
-	bool replace;
+	bool replace, paused;
 	json_t *doc;
 	int r;
 	struct err err;
@@ -34,12 +38,26 @@ static void save_over(struct save *s, const struct err *e, struct template *t)
 	free(s);
 }
 
+/* What programs have written is in memory yet. One day only the disk is left: see bake.c. A machine
+ * that is paused cannot be asked. */
+static void write_back(struct save *s)
+{
+	struct guest *g = NULL;
+
+	if (s->paused || machine_guest(&s->host->machines, s->machine, &g, NULL) < 0)
+		return;
+	guest_set_deadline(g, SYNC_MS);
+	(void)guest_sync(g, NULL);
+	guest_free(g);
+}
+
 static void save_work(void *arg)
 {
 	struct save *s = arg;
 	struct host *h = s->host;
 	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
 
+	write_back(s);
 	s->r = machine_snapshot(&h->machines, s->machine, &image, NULL, &s->err);
 	fault_at("save.sealed");
 	if (s->r == 0) {
@@ -49,7 +67,8 @@ static void save_work(void *arg)
 	}
 	fault_at("save.saved");
 	if (s->r == 0) {
-		s->r = template_put(h, s->doc, s->replace, &s->err);
+		s->r = template_put(h, s->doc, &(struct template_put){.replace = s->replace},
+		                    s->old, &s->err);
 		if (s->r < 0)
 			snapshot_delete(&h->store, s->bake, NULL);
 	}
@@ -81,6 +100,7 @@ static void save_begin(struct op *op)
 	struct template *from;
 	int r = sb->state == SANDBOX_PAUSED ? 0 : sandbox_need_running(sb, &s->err);
 
+	s->paused = sb->state == SANDBOX_PAUSED;
 	memcpy(s->machine, sb->machine, sizeof(s->machine));
 	if (r == 0)
 		r = template_may_put(h->templates, s->tenant, s->name, s->replace, &s->err);
@@ -100,7 +120,6 @@ static void save_begin(struct op *op)
 		                    json_string(sb->runner ? sb->runner : "shell"));
 		json_object_set_new(s->doc, "description",
 		                    json_sprintf("saved from sandbox %s", sb->id));
-		template_bake_of(h->templates, s->tenant, s->name, s->old);
 		if (pool_submit(h->pool, save_work, save_done, s) == 0)
 			return;
 		err_set(&s->err, ENOMEM, "no_memory", "no memory");

@@ -117,6 +117,7 @@ int templates_reload(struct templates *ts, struct err *e)
 		if (t->baking) { /* somebody waits for it: it stays until the next reload */
 			t->next = list;
 			list = t;
+			ts->stale = true;
 		} else {
 			template_free(t);
 		}
@@ -147,6 +148,7 @@ int templates_open(struct host *h, struct templates **ret, struct err *e)
 	if (!ts)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	ts->host = h;
+	pthread_mutex_init(&ts->put_lock, NULL);
 	r = templates_reload(ts, e);
 	if (r == 0)
 		sweep(ts);
@@ -171,6 +173,7 @@ void templates_close(struct templates *ts)
 		ts->list = t->next;
 		template_free(t);
 	}
+	pthread_mutex_destroy(&ts->put_lock);
 	free(ts);
 }
 
@@ -394,7 +397,7 @@ json_t *template_heir(const struct template *from, const char *tenant, const cha
                       const char *snapshot, uint64_t generation)
 {
 	/* "warm" and "ready" stay: what is built on it boots again. */
-	static const char *const left[] = {"aliases", "image",      "upper",    "label",
+	static const char *const left[] = {"rebaked", "aliases",    "image",    "upper", "label",
 	                                   "tools",   "size_bytes", "category", "refs"};
 	json_t *doc = from ? json_deep_copy(from->doc) : json_object();
 	int r = doc ? 0 : -1;
@@ -403,11 +406,12 @@ json_t *template_heir(const struct template *from, const char *tenant, const cha
 		return NULL;
 	for (size_t i = 0; i < ARRAY_LEN(left); i++)
 		json_object_del(doc, left[i]);
-	if (from && !from->tenant[0])
+	if (from && !from->tenant[0]) /* of everybody: it has a root image */
 		r |= json_object_set_new(doc, "root", json_string(from->name));
 	r |= json_object_set_new(doc, "name", json_string(name));
 	r |= json_object_set_new(doc, "owner_workspace", json_string(tenant));
 	r |= json_object_set_new(doc, "snapshot", json_string(snapshot));
+	r |= json_object_set_new(doc, "wire", json_integer(WIRE_VERSION));
 	r |= json_object_set_new(doc, "generation", json_integer((json_int_t)generation));
 	r |= json_object_set_new(doc, "base", json_string(from ? from->name : ""));
 	if (r) {
@@ -434,36 +438,38 @@ json_t *template_fresh(const struct template *below, const char *tenant, const c
 	return doc;
 }
 
-/* Another's file of the same name is left alone, whoever put it there. */
-static bool is_of(const char *path, const char *tenant, const char *name)
+/* The snapshot of what is there: "" when that is nothing. false: another's file of the same name,
+ * which is left alone, whoever put it there. */
+static bool what_is_there(const char *path, const char *tenant, const char *name,
+                          char ret[SNAPSHOT_ID_MAX + 1])
 {
-	AUTO(json_decrefp) json_t *doc = json_load_file(path, 0, NULL);
+	AUTO(json_decrefp) json_t *doc = NULL;
 
+	ret[0] = 0;
+	if (access(path, F_OK) < 0)
+		return true;
+	doc = json_load_file(path, 0, NULL);
+	snprintf(ret, SNAPSHOT_ID_MAX + 1, "%s", text_of(doc, "snapshot", ""));
 	return doc && !strcmp(text_of(doc, "owner_workspace", ""), tenant) &&
 	       !strcmp(text_of(doc, "name", ""), name);
 }
 
-int template_put(struct host *h, const json_t *doc, bool replace, struct err *e)
+static int put(struct host *h, const char *tmp, const char *path, const json_t *doc,
+               const struct template_put *p, char ret_replaced[SNAPSHOT_ID_MAX + 1], struct err *e)
 {
-	const char *tenant = text_of(doc, "owner_workspace", ""), *name = text_of(doc, "name", "");
-	autofree char *text = json_dumps(doc, JSON_INDENT(1));
-	char path[PATH_MAX], tmp[PATH_MAX];
+	const char *name = text_of(doc, "name", "");
+	char there[SNAPSHOT_ID_MAX + 1], dir[PATH_MAX];
+	bool may = what_is_there(path, text_of(doc, "owner_workspace", ""), name, there);
+	autoclose int fd = -1;
 	int r;
 
-	if (!text)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
-	file_of(h, tenant, name, path);
-	snprintf(tmp, sizeof(tmp), "%s/templates/.%s", h->config.data_dir,
-	         text_of(doc, "snapshot", "new"));
-	r = io_replace_file(AT_FDCWD, tmp, text, strlen(text), 0644, true);
-	if (r < 0)
-		return err_set(e, -r, "disk_full", "cannot write %s: %s", tmp, strerror(-r));
-	fault_at("save.written");
-	if (replace && (access(path, F_OK) < 0 || is_of(path, tenant, name)))
+	if (p->instead && strcmp(there, p->instead) != 0)
+		return err_set(e, EEXIST, "exists", "template %s has changed in the meantime",
+		               name);
+	if (may && (p->replace || p->instead))
 		r = rename(tmp, path) < 0 ? -errno : 0;
 	else
 		r = link(tmp, path) < 0 ? -errno : 0;
-	unlink(tmp);
 	if (r == -EEXIST)
 		return err_set(e, EEXIST, "exists",
 		               "there is a template '%s' already: say replace=true, or choose "
@@ -471,15 +477,36 @@ int template_put(struct host *h, const json_t *doc, bool replace, struct err *e)
 		               name);
 	if (r < 0)
 		return err_set(e, -r, "disk_full", "cannot write %s: %s", path, strerror(-r));
-	snprintf(tmp, sizeof(tmp), "%s/templates", h->config.data_dir);
-	{
-		autoclose int dir = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-		if (dir >= 0)
-			fsync(dir);
-	}
+	snprintf(dir, sizeof(dir), "%s/templates", h->config.data_dir);
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd >= 0)
+		fsync(fd);
 	fault_at("save.put");
+	snprintf(ret_replaced, SNAPSHOT_ID_MAX + 1, "%s", there);
 	return 0;
+}
+
+int template_put(struct host *h, const json_t *doc, const struct template_put *p,
+                 char ret_replaced[SNAPSHOT_ID_MAX + 1], struct err *e)
+{
+	autofree char *text = json_dumps(doc, JSON_INDENT(1));
+	char path[PATH_MAX], tmp[PATH_MAX];
+	int r;
+
+	if (!text)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	file_of(h, text_of(doc, "owner_workspace", ""), text_of(doc, "name", ""), path);
+	snprintf(tmp, sizeof(tmp), "%s/templates/.%s", h->config.data_dir,
+	         text_of(doc, "snapshot", "new"));
+	r = io_replace_file(AT_FDCWD, tmp, text, strlen(text), 0644, true);
+	if (r < 0)
+		return err_set(e, -r, "disk_full", "cannot write %s: %s", tmp, strerror(-r));
+	fault_at("save.written");
+	pthread_mutex_lock(&h->templates->put_lock);
+	r = put(h, tmp, path, doc, p, ret_replaced, e);
+	pthread_mutex_unlock(&h->templates->put_lock);
+	unlink(tmp);
+	return r;
 }
 
 void template_settle(struct templates *ts, const char *mine, const char *replaced)
@@ -490,16 +517,6 @@ void template_settle(struct templates *ts, const char *mine, const char *replace
 	for (size_t i = 0; i < ARRAY_LEN(ids); i++)
 		if (ids[i] && ids[i][0] && !templates_own(ts, ids[i]))
 			drop_snapshot(ts->host, ids[i]);
-}
-
-void template_bake_of(struct templates *ts, const char *tenant, const char *name,
-                      char ret[SNAPSHOT_ID_MAX + 1])
-{
-	struct template *t = own(ts, tenant, name);
-
-	ret[0] = 0;
-	if (t)
-		snprintf(ret, SNAPSHOT_ID_MAX + 1, "%s", text_of(t->doc, "snapshot", ""));
 }
 
 struct builds *templates_builds(struct templates *ts)

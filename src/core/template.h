@@ -5,9 +5,10 @@
  * image or kernel gives a new name, so a stale or half-written bake is never used.
  *
  * A tenant's own template (saved from a sandbox, or built) has no image: its description
- * (<tenant>.<name>.json) names the snapshot ("snapshot") that is its bake, and which cannot be made
- * again. The snapshot is complete before the description is there, and goes after it: what a crash
- * leaves between is a snapshot nobody owns, which the next start removes.
+ * (<tenant>.<name>.json) names the snapshot ("snapshot") that is its bake. When kernel or agent are
+ * not those it was saved with, another one is made from its disk. The snapshot is complete before
+ * the description is there, and goes after it: what a crash leaves between is a snapshot nobody
+ * owns, which the next start removes.
  */
 #pragma once
 #include <jansson.h>
@@ -15,6 +16,8 @@
 #include "core/engine.h"
 #include "core/sandbox.h"
 #include "layers/snapshot.h"
+
+struct guest;
 
 struct template
 {
@@ -83,18 +86,22 @@ json_t *template_heir(const struct template *from, const char *tenant, const cha
  * its agent. */
 json_t *template_fresh(const struct template *below, const char *tenant, const char *name,
                        const char *snapshot, unsigned memory_mb);
+struct template_put {
+	bool replace;        /* also when there is one of that name */
+	const char *instead; /* only when its snapshot is still this one; NULL: whatever it is */
+};
+
 /*
- * Puts a description into the directory, in one step and synced. Blocks: for the pool. Without
- * replace, exists when there is one by now.
+ * Puts a description into the directory, in one step and synced. Blocks: for the pool. Kind exists
+ * when there is one by now, or another than it should be. *ret_replaced is the snapshot of the one
+ * that was there, or "".
  */
-int template_put(struct host *h, const json_t *doc, bool replace, struct err *e);
+int template_put(struct host *h, const json_t *doc, const struct template_put *p,
+                 char ret_replaced[SNAPSHOT_ID_MAX + 1], struct err *e);
 /* After that, on the loop: looks at the directory again and drops those of the snapshots (may be
  * NULL) that are no template's bake: the one that was replaced, or ours, when another was faster.
  */
 void template_settle(struct templates *ts, const char *mine, const char *replaced);
-/* The snapshot of this tenant's own template; "" when there is none. */
-void template_bake_of(struct templates *ts, const char *tenant, const char *name,
-                      char ret[SNAPSHOT_ID_MAX + 1]);
 
 /* A template whose sandboxes start exactly where sb is now, memory and disk. Kinds beside those
  * of template_may_put(): those of host_snapshot(). t is valid during done(). */
@@ -106,6 +113,21 @@ void template_save(struct host *h, struct sandbox *sb, const char *name, bool re
 /* Runs what a description (may be NULL) asks for before it is frozen: "warm" and "ready". Blocks.
  */
 int template_warm(struct host *h, const char *machine, const json_t *doc, struct err *e);
+
+/*
+ * Starts what the description's "start" names, with its variables, directory and user, and waits
+ * for its check, or a moment. Notes its number ("exec") in doc. note: what the person who asked
+ * should know; "" when all is well. Blocks.
+ */
+int template_start(struct guest *g, json_t *doc, char *note, size_t note_n, struct err *e);
+/* Ends what template_start() has started in the machine this one was restored from. */
+void template_quiet(struct guest *g, const json_t *doc);
+/*
+ * Leaves nothing of a machine but its disks, which become files called prefix and a number in dir:
+ * to be booted afresh.
+ */
+int template_cold(struct engine_image *image, uint64_t memory_size, int dir, const char *prefix,
+                  struct err *e);
 
 struct builds;
 struct builds *templates_builds(struct templates *ts);

@@ -2,6 +2,8 @@
  * core/template_internal.h - what template.c (which there are) and bake.c (made ready) share
  */
 #pragma once
+#include <pthread.h>
+
 #include "core/host_internal.h"
 
 struct template_waiter {
@@ -14,7 +16,8 @@ struct templates {
 	struct host *host;
 	struct template *list; /* by name */
 	struct builds *builds;
-	bool stale; /* one that is being baked has changed */
+	bool stale;               /* one that is being baked has changed */
+	pthread_mutex_t put_lock; /* of template_put(): what is there is looked at, then replaced */
 };
 
 /* Text of a description. */

@@ -560,3 +560,151 @@ def test_memory_of_another_size(own):
     own.stop()
     own.start()
     assert own.sh(own.create(template="small"), "tail -1 /root/d")["stdout"] == "more\n"
+
+
+# ---- the start command ----
+
+
+def test_the_start_command_runs_when_a_sandbox_begins(own):
+    """CMD, with ENV, WORKDIR and USER; started once, before the bake: every sandbox has it running."""
+    b, text = build(own, "web", """FROM base
+ENV WORD=spoken
+WORKDIR /srv/www
+COPY serve.py /usr/local/bin/
+RUN chmod 777 .
+USER nobody:nogroup
+EXPOSE 8000
+HEALTHCHECK --interval=5s CMD ["curl", "-fs", "http://127.0.0.1:8000/"]
+ENTRYPOINT ["python3", "/usr/local/bin/serve.py"]
+CMD ["8000"]
+""", {"serve.py": """#!/usr/bin/python3
+import http.server, os, sys, uuid
+word = f"{os.environ['WORD']} {os.getcwd()} {os.getuid()} {uuid.uuid4()}\\n".encode()
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(word)
+http.server.ThreadingHTTPServer(("", int(sys.argv[1])), H).serve_forever()
+"""})
+    assert "start command" not in text
+    a, b = (own.sh(own.create(template="web"), "curl -fs http://127.0.0.1:8000/; id -un")["stdout"] for _ in range(2))
+    assert a == b and a.startswith("spoken /srv/www 65534 ") and a.endswith("nobody\n"), (a, b)
+    # one that is built on it starts its own, once, and not that of the base
+    build(own, "other", "FROM web\nUSER root\nRUN ! curl -fs http://127.0.0.1:8000/\nCMD [\"8001\"]\nHEALTHCHECK CMD curl -fs http://127.0.0.1:8001/")
+    r = own.sh(own.create(template="other"), "curl -fs http://127.0.0.1:8001/ | cut -d' ' -f3; curl -s http://127.0.0.1:8000/; pgrep -fc '[s]erve.py 8'")
+    assert r["stdout"] == "0\n1\n", r
+    # it goes on in what is saved of a sandbox, and in forks
+    id = own.create(template="web")
+    save(own, id, "saved")
+    assert own.sh(own.create(template="saved"), "curl -fs http://127.0.0.1:8000/; id -un")["stdout"] == a
+    _, text = build(own, "none", "FROM web\nENTRYPOINT []\nCMD []\nHEALTHCHECK NONE")
+    assert own.sh(own.create(template="none"), "pgrep -fc '[s]erve.py 8'")["stdout"] == "0\n"
+
+
+@pytest.mark.parametrize("end,says", [
+    ("CMD exit 3", "has ended (exit code 3)"),
+    ("CMD [\"/no/such\"]", "does not start"),
+    ("CMD kill -9 $$", "has ended (signal 9)"),
+    ("CMD [\"true\"]\nHEALTHCHECK CMD false", "has ended (exit code 0)"),
+])
+def test_a_start_command_that_does_not_stay_is_said(own, end, says):
+    _, text = build(own, "x", f"FROM base\n{end}")
+    assert says in text
+    assert own.sh(own.create(template="x"), "echo fine")["stdout"] == "fine\n"
+
+
+# ---- shapes of Dockerfiles as people write them ----
+
+SHAPES = {
+    "python service": """# syntax=docker/dockerfile:1.6
+ARG PYTHON=3.11
+FROM debian:bookworm-slim AS build
+ARG PYTHON
+ENV PYTHONUNBUFFERED=1 \\
+    PIP_NO_CACHE_DIR=off
+WORKDIR /app
+COPY requirements.txt .
+RUN --mount=type=cache,target=/root/.cache python3 -m venv --without-pip /opt/venv && cat requirements.txt >/opt/venv/installed
+COPY . .
+FROM debian:bookworm-slim
+LABEL org.opencontainers.image.source="https://example.invalid" \\
+      maintainer=me
+RUN set -eux; \\
+    groupadd -r app; \\
+    useradd -r -g app -d /app app
+COPY --from=build --chown=app:app /opt/venv /opt/venv
+COPY --from=build --chown=app:app /app /app
+ENV PATH="/opt/venv/bin:$PATH"
+WORKDIR /app
+USER app
+STOPSIGNAL SIGINT
+EXPOSE 8000/tcp
+VOLUME ["/data"]
+RUN test "$(command -v python3)" = /opt/venv/bin/python3 && test "$(stat -c %U:%G /app/main.py)" = app:app && id -un | grep -qx app
+""",
+    "windows line ends": "FROM base\r\nRUN echo one && \\\r\n    echo two >/root/two\r\n\r\nENV A=1\r\n",
+    "shell options": "FROM base\nSHELL [\"/bin/bash\", \"-o\", \"pipefail\", \"-c\"]\nRUN ! (false | true)\nRUN echo ${BASH_VERSION:?} >/root/v\n",
+    "heredocs": "FROM base\nRUN <<'EOF' bash -e\nx=(1 2 3)\necho ${#x[@]} >/root/n\nEOF\nRUN <<EOF\ntest $(cat /root/n) = 3\nEOF\n"
+                "COPY <<-'A' <<B /etc/made/\n\t$literal\nA\n${HOME:-none}\nB\nRUN grep -qx '$literal' /etc/made/A && grep -qx none /etc/made/B\n",
+    "old ways": "FROM base\nMAINTAINER me\nENV NAME all the rest = of it\nADD app.tgz /opt/\nRUN test \"$NAME\" = 'all the rest = of it' && test -f /opt/in/tgz\nONBUILD RUN true\n",
+    "escape": "# escape=`\nFROM base\nRUN echo a `\n b >/root/c\nRUN grep -qx 'a b' /root/c\n",
+    "args everywhere": "ARG BASE=base\nFROM ${BASE} AS a\nARG V=1\nARG W=${V}2\nENV OUT=/o$W\nWORKDIR $OUT\nRUN test $PWD = /o12 && echo $W >w\n"
+                       "FROM a\nARG W=again\nRUN test \"$W\" = again && test $(cat /o12/w) = 12 && test $OUT = /o12 && test $PWD = /o12\n",
+    "comments": "#just a comment\n\n# another\nFROM base # not a comment for Docker either\n",
+    "many stages": "FROM base AS a\nRUN echo a >/f\nFROM a AS b\nRUN echo b >>/f\nFROM b AS c\nRUN echo c >>/f\nFROM scratch AS d\nCOPY --from=c /f /f\nFROM base\nCOPY --from=d /f /f\nRUN test \"$(tr -d '\\n' </f)\" = abc\n",
+    "copies": "FROM base\nCOPY main.py requirements.txt /x/\nCOPY sub /y\nCOPY sub/ /z/\nCOPY [\"with space.txt\", \"/w/\"]\nCOPY --link --chmod=600 main.py /m\nADD main.py /a/b/\n"
+              "RUN test -f /x/main.py -a -f /y/deep -a -f /z/deep -a -f '/w/with space.txt' -a -f /a/b/main.py && test $(stat -c %a /m) = 600\n",
+}
+
+
+def test_shapes_of_dockerfiles(own):
+    import io
+    import tarfile
+    tgz = io.BytesIO()
+    with tarfile.open(fileobj=tgz, mode="w:gz") as t:
+        i = tarfile.TarInfo("in/tgz")
+        t.addfile(i)
+    files = {"main.py": "1\n", "requirements.txt": "x\n", "sub/deep": "d", "with space.txt": "s", "app.tgz": tgz.getvalue()}
+    for what, text in SHAPES.items():
+        if what == "comments":
+            a = order(own, "y", text, files)
+            assert a.status == 400 and "Dockerfile:4: FROM takes" in a.json["error"], a
+            continue
+        build(own, "x", text, files, replace="true")
+
+
+@pytest.mark.parametrize("line,says", [
+    ("RUN", "RUN needs a command"),
+    ("COPY a", "COPY needs a source and a destination"),
+    ("COPY --nope=1 a b", "COPY does not know the option --nope"),
+    ("ENV", "ENV needs a name"),
+    ("ENV A", "'A' is not NAME=value"),
+    ("ENV =x", "is not NAME=value"),
+    ("ENV A=\"x", "a quote has no end"),
+    ("ENV A-B!=1", "is no name of a variable"),
+    ("WORKDIR", "WORKDIR needs a directory"),
+    ("USER", "USER needs a user"),
+    ("SHELL /bin/sh", "SHELL needs a list"),
+    ("FROM", "FROM takes"),
+    ("FROM a b c d", "FROM takes"),
+    ("FROM base AS 1x", "is no name for a stage"),
+    ("FROM --weird base", "FROM does not know"),
+    ("HEALTHCHECK", "HEALTHCHECK takes"),
+    ("HEALTHCHECK CMD", "HEALTHCHECK"),
+    ("RUN --mount=type=secret,id=x true", "--mount"),
+    ("COPY --from=9 a b", "COPY --from=9"),
+    ("RUN <<E", "the end 'E'"),
+    ("RUM true", "there is no instruction 'RUM'"),
+    ("\u00e4 true", "there is no instruction"),
+])
+def test_every_malformed_line_is_named_with_a_reason(pandad, line, says):
+    a = order(pandad, "x", f"FROM base\n# comment\n{line}\n")
+    assert a.status == 400 and a.json["error"].startswith("Dockerfile:3: ") and says in a.json["error"], a
+
+
+def test_a_build_that_fills_its_disk(own):
+    """The machine's own disk: the host has room."""
+    had = bakes(own)
+    b, text = build(own, "x", "FROM base\nRUN fallocate -l 20G /big", status="failed")
+    assert "No space left" in text and "Dockerfile:2" in b["error"]
+    wait_for("its machine to go", lambda: not [m for m in own.machines() if m.startswith("b_")])
+    assert bakes(own) == had and sorted(os.listdir(own.data / "builds" / b["id"])) == ["build.json", "log"]

@@ -24,6 +24,8 @@ OPERATIONS = {
                              p.ask("DELETE", "/v1/volumes/v")),
     "bake": lambda p, id: p.ask("POST", "/v1/sandboxes", {"template": "base"}),
     "build": lambda p, id: order(p, "mine", "FROM base\nRUN true\n"),
+    "unpack": lambda p, id: order(p, "mine", "FROM scratch\n"),
+    "rebake": None,  # test_rebake.py
     "save": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/save-as-template", {"name": "mine"}),
                            p.ask("DELETE", "/v1/templates/mine")),
     "checkpoint": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"),

@@ -1,0 +1,192 @@
+"""Bakes: detected when they are damaged, made again for another kernel or agent, replaced while they are in use."""
+import hashlib
+import json
+import os
+import shutil
+import threading
+
+import pytest
+
+from conftest import wait_for
+from test_builds import bakes, build, log, order, own, save  # noqa: F401
+
+
+def description(p, name):
+    (path,) = [f for f in (p.data / "templates").glob(f"*.{name}.json")]
+    return path, json.loads(path.read_text())
+
+
+def another_kernel(p, bake):
+    """As if the template had been saved before the kernel was replaced."""
+    path = p.data / "store/snapshots" / bake / "manifest.json"
+    text = path.read_text()
+    kernel = json.loads(text)["kernel"]
+    rest = text[len('{"sha256":"') + 64 + len('",'):].replace(f'"{kernel}"', '"' + "0" * len(kernel) + '"')
+    path.unlink()  # it may be one of several names of a file
+    path.write_text('{"sha256":"' + hashlib.sha256(rest.encode()).hexdigest() + '",' + rest)
+
+
+def another_agent(p, name):
+    path, d = description(p, name)
+    d["wire"] = 1
+    path.write_text(json.dumps(d))
+
+
+def events(p):
+    return [e for e in p.do("GET", "/v1/events?limit=100") if e["type"] == "template.rebaked"] if p.ask("GET", "/v1/events").status == 200 else None
+
+
+@pytest.mark.parametrize("why", ["kernel", "agent"])
+def test_a_saved_template_of_another_age_is_made_from_its_disk(own, why):
+    id = own.create()
+    own.sh(id, "echo disk >/root/d; echo memory >/dev/shm/m; nohup sleep 4321 >/dev/null 2>&1 & true")
+    save(own, id, "mine")
+    old = own.create(template="mine")
+    before = bakes(own)
+    own.stop()
+    path, d = description(own, "mine")
+    if why == "kernel":
+        another_kernel(own, d["snapshot"])
+    else:
+        another_agent(own, "mine")
+    own.start()
+    got = []
+
+    def create():
+        got.append(own.sh(own.create(template="mine"), "cat /root/d; cat /dev/shm/m; pgrep -fx 'sleep 4321'; pwd"))
+
+    threads = [threading.Thread(target=create) for _ in range(4)]  # they wait for the one that makes it
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert [r["stdout"] for r in got] == ["disk\n/workspace\n"] * 4, got
+    text = own.log.read_text()
+    assert text.count("baked again from its disk") == 1, own.tail()
+    assert own.sh(old, "cat /dev/shm/m")["stdout"] == "memory\n"  # what runs goes on
+    _, now = description(own, "mine")
+    assert now["snapshot"] != d["snapshot"] and now["rebaked"]["why"]
+    t = own.do("GET", "/v1/templates/mine")
+    assert "programs" in t["note"], t
+    wait_for("the old bake to go", lambda: len(bakes(own)) == len(before) and d["snapshot"] not in bakes(own))
+    assert [f for f in os.listdir(own.data / "templates") if f.startswith(".")] == []
+    own.stop()
+    own.start()
+    assert own.sh(own.create(template="mine"), "cat /root/d")["stdout"] == "disk\n"
+    assert own.log.read_text().count("baked again from its disk") == 1
+    # and it can be built on, and saved
+    build(own, "child", "FROM mine\nRUN cat /root/d >/root/e")
+    assert own.sh(own.create(template="child"), "cat /root/e")["stdout"] == "disk\n"
+
+
+def test_its_start_command_runs_again(own):
+    build(own, "served", "FROM base\nWORKDIR /srv\nRUN echo page >index.html\nHEALTHCHECK CMD curl -fs http://127.0.0.1:8000/\n"
+                         "CMD exec python3 -m http.server 8000")
+    own.stop()
+    another_kernel(own, description(own, "served")[1]["snapshot"])
+    own.start()
+    assert own.sh(own.create(template="served"), "curl -fs http://127.0.0.1:8000/index.html")["stdout"] == "page\n"
+
+
+@pytest.mark.parametrize("fault", ["rebake.booted", "rebake.saved", "rebake.put"])
+def test_killed_while_it_is_made_again(own, fault):
+    id = own.create()
+    own.sh(id, "echo disk >/root/d")
+    save(own, id, "mine")
+    had = bakes(own)
+    own.stop()
+    another_kernel(own, description(own, "mine")[1]["snapshot"])
+    own.start(fault=fault)
+    try:
+        own.ask("POST", "/v1/sandboxes", {"template": "mine"})
+    except OSError:
+        pass
+    assert own.ended() == -9, own.tail()
+    own.start()
+    assert own.sh(own.create(template="mine"), "cat /root/d")["stdout"] == "disk\n"
+    wait_for("the old bakes to go", lambda: len(bakes(own)) == len(had))
+    assert [f for f in os.listdir(own.data / "templates") if f.startswith(".")] == []
+    assert not [m for m in own.machines() if m.startswith("b_")]
+
+
+def test_deleted_while_it_is_made_again(own):
+    save(own, own.create(), "mine")
+    own.stop()
+    bake = description(own, "mine")[1]["snapshot"]
+    another_kernel(own, bake)
+    own.start()
+    had = bakes(own)
+    seen = []
+    t = threading.Thread(target=lambda: seen.append(own.ask("POST", "/v1/sandboxes", {"template": "mine"})))
+    t.start()
+    wait_for("it to begin", lambda: [m for m in own.machines() if m.startswith("b_")])
+    own.do("DELETE", "/v1/templates/mine")
+    t.join()
+    wait_for("its bakes to go", lambda: bakes(own) <= had - {bake})
+    assert own.ask("GET", "/v1/templates/mine").status == 404 and len(seen) == 1
+
+
+@pytest.mark.parametrize("damage", ["manifest", "cut", "state", "layer"])
+def test_a_damaged_bake_of_the_hosts_is_made_again(own, damage):
+    (bake,) = bakes(own) or {own.create() and None}
+    own.stop()
+    at = own.data / "store/snapshots" / bake
+    files = {"manifest": "manifest.json", "cut": "manifest.json", "state": "state"}
+    victim = at / files[damage] if damage in files else max((f for f in at.iterdir() if f.suffix != ".map"), key=lambda f: f.stat().st_size)
+    data = victim.read_bytes() if damage != "layer" else b""
+    victim.unlink()
+    if damage != "manifest":
+        victim.write_bytes(data[:len(data) // 2])
+    own.start()
+    assert own.sh(own.create(), "echo fine")["stdout"] == "fine\n"
+    assert "template baked template=base" in own.tail(), own.tail()
+
+
+def test_two_builds_of_one_name(own):
+    """The one that is done later is there in the end, whole; the other has left nothing."""
+    had = bakes(own)
+    text = "FROM base\nRUN echo %d >/root/which; head -c 300000 /dev/urandom >/root/mass; sha256sum </root/mass >/root/sum"
+    a, b = (order(own, "x", text % i, replace="true") for i in (1, 2))
+    assert (a.status, b.status) == (202, 202)
+    for o in a, b:
+        log(own, o.json["id"], follow=True)
+        assert own.do("GET", f"/v1/templates/builds/{o.json['id']}")["status"] == "done"
+    r = own.sh(own.create(template="x"), "cat /root/which; sha256sum </root/mass | cmp - /root/sum && echo whole")
+    assert r["stdout"] in ("1\nwhole\n", "2\nwhole\n")
+    wait_for("the other bake to go", lambda: len(bakes(own)) == len(had) + 1)
+    # without replace, one of them is told so
+    a, b = (order(own, "y", text % i) for i in (3, 4))
+    ends = []
+    for o in a, b:
+        log(own, o.json["id"], follow=True)
+        ends.append(own.do("GET", f"/v1/templates/builds/{o.json['id']}"))
+    assert sorted(e["status"] for e in ends) == ["done", "failed"]
+    assert [e for e in ends if e["status"] == "failed" and "already" in e["error"]], ends
+    assert own.sh(own.create(template="y"), "cat /root/which")["stdout"] in ("3\n", "4\n")
+    wait_for("nothing to be left of it", lambda: len(bakes(own)) == len(had) + 2)
+
+
+def test_a_new_version_goes_live_at_once(own):
+    """Who creates meanwhile gets the old one or the new one, and all of it."""
+    text = "FROM base\nRUN echo %d >/root/a\nRUN echo %d >/root/b"
+    build(own, "x", text % (0, 0))
+    kept = own.create(template="x")
+    seen, stop = set(), threading.Event()
+
+    def create():
+        while not stop.is_set():
+            id = own.create(template="x")
+            seen.add(own.sh(id, "cat /root/a /root/b")["stdout"])
+            own.do("DELETE", f"/v1/sandboxes/{id}")
+
+    t = threading.Thread(target=create)
+    t.start()
+    try:
+        for i in 1, 2:
+            build(own, "x", text % (i, i), replace="true")
+        wait_for("the last one to be seen", lambda: "2\n2\n" in seen)
+    finally:
+        stop.set()
+        t.join()
+    assert seen <= {"0\n0\n", "1\n1\n", "2\n2\n"}, seen
+    assert own.sh(kept, "cat /root/a /root/b")["stdout"] == "0\n0\n"
