@@ -1,10 +1,9 @@
 """The network of sandboxes through a real pandad, which runs in the `host` namespace of a little internet (little_internet.py)."""
-import socket
-import time
+import errno
 
 import pytest
 
-from conftest import NAMES, wait_for
+from conftest import NAMES, count, wait_for
 from server import NetPandad
 from little_internet import DATABASE, HOST_PUBLIC, METADATA, OTHER, WEB, LittleInternet, sh
 
@@ -101,24 +100,53 @@ def test_after_hibernate_pause_and_another_pandad(p):
     assert reaches(p, id, "web.example") and not reaches(p, id, OTHER)
 
 
-def test_connections_of_a_fork_end_at_once(p):
+HOLD = f"""
+import socket, time
+s = socket.create_connection(('{WEB}', 80), 5)
+open('/root/up', 'w').close()
+while True:
+    try:
+        s.sendall(b'x'); time.sleep(0.05)
+    except OSError as e:
+        # What a new life begins with: does a name resolve?
+        try:
+            found = socket.gethostbyname('web.example')
+        except OSError as e2:
+            found = str(e2)
+        open('/root/end.new', 'w').write(f"{{e.errno}} {{found}}")
+        import os; os.rename('/root/end.new', '/root/end'); break
+"""
+
+
+def forked(p, id):
+    return p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+
+
+def woken(p, id):
+    p.do("POST", f"/v1/sandboxes/{id}/hibernate")
+    p.do("POST", f"/v1/sandboxes/{id}/wake")
+    return id
+
+
+def restored(p, id):
+    snap = p.do("POST", f"/v1/sandboxes/{id}/snapshots", {})["id"]
+    p.do("DELETE", f"/v1/sandboxes/{id}")
+    return p.do("POST", "/v1/sandboxes", {"from_snapshot": snap})["id"]
+
+
+@pytest.mark.parametrize("how", [forked, woken, restored])
+def test_a_new_life_ends_old_connections_with_a_reset_and_names_resolve_at_once(p, how):
     id = p.create()
-    code = ("import socket, time\n"
-            f"s = socket.create_connection(('{WEB}', 80), 5)\n"
-            "open('/root/up', 'w').close()\n"
-            "while True:\n"
-            "    try:\n"
-            "        s.sendall(b'x'); time.sleep(0.05)\n"
-            "    except OSError as e:\n"
-            "        open('/root/end', 'w').write(str(e.errno)); break\n")
-    p.do("PUT", f"/v1/sandboxes/{id}/fs?path=/root/hold.py", code.encode())
+    p.do("PUT", f"/v1/sandboxes/{id}/fs?path=/root/hold.py", HOLD.encode())
     p.do("POST", f"/v1/sandboxes/{id}/execs", {"cmd": "python3 /root/hold.py"})
     wait_for("it to be connected", lambda: p.ask("GET", f"/v1/sandboxes/{id}/fs/stat?path=/root/up").status == 200)
-    child = p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
-    begun = time.monotonic()
-    wait_for("the child's copy to end", lambda: p.ask("GET", f"/v1/sandboxes/{child}/fs/stat?path=/root/end").status == 200)
-    assert time.monotonic() - begun < 5
-    assert reaches(p, child, WEB)
+    place = p.do("GET", f"/v1/sandboxes/{id}/egress")["address"]
+    new = how(p, id)
+    end = wait_for("the old connection to end", lambda: (a := p.ask("GET", f"/v1/sandboxes/{new}/fs?path=/root/end")).status == 200 and a.body)
+    error, found = end.decode().split()
+    assert int(error) in (errno.ECONNRESET, errno.EPIPE) and found == WEB
+    assert reaches(p, new, WEB)
+    assert p.do("GET", f"/v1/sandboxes/{new}/egress")["address"] != place
 
 
 def test_bad_lists_are_refused_in_words(p):
@@ -129,11 +157,17 @@ def test_bad_lists_are_refused_in_words(p):
     assert p.ask("PATCH", f"/v1/sandboxes/{id}/egress", {}).status == 400
 
 
-def test_nothing_is_left_of_many(p, net):
-    ids = [p.create() for _ in range(20)]
+def test_many_with_policies_at_once_and_nothing_is_left_of_them(p, net):
+    policies = [{}, {"egress": "off"}, {"egress_allowlist": ["web.example", "*.wild.example", "11.9.0.0/16"]}]
+    n = count(21, 500)
+    ids = [p.create(**policies[i % 3]) for i in range(n)]
+    assert len({p.do("GET", f"/v1/sandboxes/{i}/egress")["address"] for i in ids}) == n
+    for k in 0, n // 6 * 3, n - 3:  # the first, one in the middle and the last of each kind
+        for i, allowed in enumerate([(True, True), (False, False), (True, False)]):
+            assert (reaches(p, ids[k + i], "web.example"), reaches(p, ids[k + i], OTHER)) == allowed
     for i in ids:
         p.do("DELETE", f"/v1/sandboxes/{i}")
-    wait_for("only those made ahead", lambda: len(net.links()) <= 8)
+    wait_for("only those made ahead", lambda: len(net.links()) <= 8, 60)
     assert sh(f"ip netns exec {net.host} nft list tables")
 
 

@@ -1,0 +1,90 @@
+"""The table of test_net_policy in real machines: after a change of policy, a fork, a sleep and another pandad; every cell asserted."""
+import concurrent.futures
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import little_internet
+from conftest import NAMES
+from little_internet import LittleInternet
+from server import NetPandad
+from test_net_policy import ORDER, POLICIES, SPECIAL, TABLE
+
+dns = pytest.importorskip("dns")
+PLACE = "/root/tests/e2e"  # as deep as it is here
+
+
+def egress(policy):
+    """As the API says it."""
+    mode, _, entries = POLICIES[policy].partition(" ")
+    return {"egress_allowlist": entries.split(",")} if mode == "list" else {"egress": mode}
+
+
+def lines():
+    brief = {"name": 1.5, "udp": 0.7, "ping": 0.7}  # for what does not come
+    return "".join(json.dumps({"do": a[0], "args": a[1:], "kw": {"wait": brief[a[0]]} if a[0] in brief else {}}) + "\n" for a, _ in TABLE)
+
+
+def expected(policy):
+    k = ORDER.index(policy)
+    return [(SPECIAL[a[:3]] if want is None else want)[k] for a, want in TABLE]
+
+
+def check(p, sandboxes, when):
+    """sandboxes: {policy: id}. All at the same time: most of it is waiting for what does not come."""
+
+    def one(policy):
+        r = p.do("POST", f"/v1/sandboxes/{sandboxes[policy]}/exec",
+                 {"argv": ["python3", f"{PLACE}/attempts.py", "guest"], "stdin": lines(), "timeout_seconds": 120}, timeout=150)
+        assert r["exit_code"] == 0, r
+        return [json.loads(line) for line in r["stdout"].splitlines()[1:]]  # the first says that it is up
+
+    with concurrent.futures.ThreadPoolExecutor(len(sandboxes)) as pool:
+        got = dict(zip(sandboxes, pool.map(one, sandboxes)))
+    wrong = [f"{policy}: {' '.join(map(str, a))}: {g!r}, not {w!r}" for policy in sandboxes
+             for (a, _), g, w in zip(TABLE, got[policy], expected(policy)) if g != w]
+    assert all(len(g) == len(TABLE) for g in got.values())
+    assert not wrong, f"{when}:\n" + "\n".join(wrong)
+
+
+@pytest.fixture(scope="module")
+def p(server_home):
+    with LittleInternet() as net:
+        p = NetPandad(net, server_home / f"net-{next(NAMES)}", bakes=server_home / "bakes").start()
+        yield p
+        p.close()
+
+
+def fork(p, id):
+    return p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+
+
+def test_every_cell_in_every_life(p):
+    tools = io.BytesIO()
+    with tarfile.open(fileobj=tools, mode="w") as tar:
+        tar.add(Path(dns.__file__).parent, "dns", filter=lambda f: None if "__pycache__" in f.name else f)
+    first = p.create()
+    p.do("PUT", f"/v1/sandboxes/{first}/fs?path={PLACE}/attempts.py", Path(little_internet.__file__).read_bytes())
+    p.do("PUT", f"/v1/sandboxes/{first}/fs?path=/root/dns.tar", tools.getvalue())
+    assert p.sh(first, f"cd {PLACE} && tar -xf /root/dns.tar && python3 -m compileall -q .")["exit_code"] == 0
+
+    boxes = {policy: fork(p, first) for policy in ORDER}
+    for policy, id in boxes.items():
+        p.do("PATCH", f"/v1/sandboxes/{id}/egress", egress(policy))
+    check(p, boxes, "after a change of policy in a fork")
+    for id in boxes.values():
+        p.do("POST", f"/v1/sandboxes/{id}/hibernate")
+    p.kill9()
+    p.start()
+    check(p, boxes, "woken by another pandad")
+    p.kill9()
+    p.start()
+    boxes = {policy: fork(p, id) for policy, id in boxes.items()}
+    check(p, boxes, "in forks of adopted machines")
+    boxes = {policy: boxes[ORDER[i - 1]] for i, policy in enumerate(ORDER)}
+    for policy, id in boxes.items():
+        p.do("PATCH", f"/v1/sandboxes/{id}/egress", egress(policy))
+    check(p, boxes, "with the policy that another had before")
