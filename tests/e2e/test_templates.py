@@ -4,16 +4,22 @@ The images are made here when they are not there yet, which takes minutes once. 
 descriptions (NAME.json) of images that are to be used instead.
 """
 import base64
+import hashlib
+import io
 import json
 import os
 import struct
 import subprocess
+import tarfile
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from conftest import TOP, need, wait_for
+from little_internet import PYTHON, WEB, Child, LittleInternet
+from server import BUILD, NetPandad
 from streams import WebSocket
 
 NAMES = ["base", "code-interpreter", "python-data", "agent", "browser"]
@@ -453,6 +459,57 @@ await browser.close();
     start = time.monotonic()
     box.run("python3", "/usr/lib/panda/warm-browser.py", timeout=180)
     print(f"a page from nothing, warm: {time.monotonic() - start:.1f} s")
+
+
+def package_index(where):
+    """Two registries of one package each, as files: lamp for Python, lantern for Node."""
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as z:
+        z.writestr("lamp.py", "light = 'on'\n")
+        z.writestr("lamp-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: lamp\nVersion: 1.0\n")
+        z.writestr("lamp-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        z.writestr("lamp-1.0.dist-info/RECORD", "")
+    (where / "simple/lamp").mkdir(parents=True)
+    (where / "files").mkdir()
+    (where / "files/lamp-1.0-py3-none-any.whl").write_bytes(wheel.getvalue())
+    (where / "simple/lamp/index.html").write_text('<a href="/files/lamp-1.0-py3-none-any.whl">lamp-1.0-py3-none-any.whl</a>')
+    about = {"name": "lantern", "version": "1.0.0", "main": "index.js", "bin": {"lantern": "cli.js"}}
+    tgz = io.BytesIO()
+    with tarfile.open(fileobj=tgz, mode="w:gz") as t:
+        for name, text in {"package.json": json.dumps(about), "index.js": "module.exports = 'lit'\n",
+                           "cli.js": "#!/usr/bin/env node\nconsole.log('run')\n"}.items():
+            entry = tarfile.TarInfo(f"package/{name}")
+            entry.size = len(text)
+            t.addfile(entry, io.BytesIO(text.encode()))
+    (where / "files/lantern-1.0.0.tgz").write_bytes(tgz.getvalue())
+    dist = {"tarball": "http://web.example:8090/files/lantern-1.0.0.tgz", "shasum": hashlib.sha1(tgz.getvalue()).hexdigest()}
+    (where / "lantern").write_text(json.dumps({"name": "lantern", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": {**about, "dist": dist}}}))
+
+
+def test_packages_can_be_installed_when_egress_allows(server_home, tmp_path):
+    """pip and npm, from a registry of our own in the little internet."""
+    if not (BUILD / "templates/agent.json").exists():
+        pytest.skip("the template agent is not built here")
+    package_index(tmp_path)
+    with LittleInternet() as net:
+        index = Child(net.internet, PYTHON, "-u", "-m", "http.server", "--bind", WEB, "--directory", str(tmp_path), "8090", stderr=subprocess.DEVNULL)
+        net.children_beds = [index]
+        assert "Serving" in index.line()
+        p = NetPandad(net, server_home / "index", templates=["agent"], bakes=server_home / "bakes").start()
+        try:
+            pip = "pip install -q --no-cache-dir --disable-pip-version-check --retries 0 --timeout 3 --root-user-action=ignore " \
+                  "--index-url http://web.example:8090/simple --trusted-host web.example lamp"
+            npm = "npm install --no-audit --no-fund --fetch-retries 0 --fetch-timeout 3000 --registry http://web.example:8090"
+            id = p.create(template="agent", egress_allowlist=["web.example"])
+            r = p.sh(id, f"{pip} && python3 -c 'import lamp; print(lamp.light)'", timeout_seconds=100)
+            assert (r["exit_code"], r["stdout"]) == (0, "on\n"), r
+            r = p.sh(id, f"cd /workspace && {npm} lantern && node -p 'require(\"lantern\")' && {npm} -g lantern && lantern", timeout_seconds=100)
+            assert r["exit_code"] == 0 and r["stdout"].split()[-1] == "run" and "lit" in r["stdout"].split(), r
+            shut = p.create(template="agent", egress="off")
+            assert p.sh(shut, pip, timeout_seconds=100)["exit_code"] != 0
+            assert p.sh(shut, f"cd /workspace && {npm} lantern", timeout_seconds=100)["exit_code"] != 0
+        finally:
+            p.close()
 
 
 BROWSE = """
