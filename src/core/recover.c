@@ -245,7 +245,7 @@ static bool ids_add(struct ids *l, const char *id)
 	return true;
 }
 
-static bool unfinished(void *arg, struct db_row *row)
+static bool add_id(void *arg, struct db_row *row)
 {
 	return ids_add(arg, db_text(row, 0));
 }
@@ -256,6 +256,23 @@ static bool found(void *arg, struct db_row *row)
 	return false;
 }
 
+/* The host went down when they had just been deleted: their files know it, the record did not yet.
+ */
+static void forget_deleted(struct host *h, struct tally *t)
+{
+	struct ids list = {0};
+
+	db_each(h->db, NULL, add_id, &list, "SELECT id FROM snapshots WHERE state = 'ready'", "");
+	for (size_t i = 0; i < list.n; i++) {
+		if (faccessat(h->store.snapshots, list.at[i], F_OK, 0) == 0 || errno != ENOENT)
+			continue;
+		db_run(h->db, NULL, "DELETE FROM snapshots WHERE id = ?", "t", list.at[i]);
+		log_info("finished a delete that was not on record snapshot=%s", list.at[i]);
+		t->finished++;
+	}
+	free(list.at);
+}
+
 /* Snapshots that were being made or deleted, and those nothing on record knows. */
 static void recover_snapshots(struct host *h, struct tally *t)
 {
@@ -264,14 +281,14 @@ static void recover_snapshots(struct host *h, struct tally *t)
 	int fd = openat(h->store.snapshots, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	struct dirent *de;
 
-	db_each(h->db, NULL, unfinished, &list, "SELECT id FROM snapshots WHERE state <> 'ready'",
-	        "");
+	db_each(h->db, NULL, add_id, &list, "SELECT id FROM snapshots WHERE state <> 'ready'", "");
 	for (size_t i = 0; i < list.n; i++) {
 		snapshot_delete(&h->store, list.at[i], NULL);
 		db_run(h->db, NULL, "DELETE FROM snapshots WHERE id = ?", "t", list.at[i]);
 		log_info("undid a snapshot snapshot=%s", list.at[i]);
 		t->undone++;
 	}
+	forget_deleted(h, t);
 	list.n = 0;
 	d = fd < 0 ? NULL : fdopendir(fd);
 	while (d && (de = readdir(d))) {

@@ -20,16 +20,20 @@ def files(p, id):
     return {(f.name, f.stat().st_ino, f.stat().st_blocks * 512) for f in (p.data / "store/snapshots" / f"hib-{id}").iterdir()}
 
 
-def reboot(p):
+def end_machines(p):
     """As the host would: every process gone, and what was in memory with them. Only the data directory is left."""
-    p.kill9()
     for pids in p.processes().values():
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):  # its PID 1 took it along
                 os.kill(pid, signal.SIGKILL)
     wait_for("all processes to be gone", lambda: not p.processes())
     p.drop_groups()
-    shutil.rmtree(p.run)
+    shutil.rmtree(p.run, ignore_errors=True)
+
+
+def reboot(p):
+    p.kill9()
+    end_machines(p)
     p.start()
 
 
