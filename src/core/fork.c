@@ -257,6 +257,8 @@ static void fork_begin(struct op *op)
 		f->sources = malloc(sizeof(*f->sources));
 		f->r = f->sources ? volume_sources(f->host, op->sb, f->sources, &f->err)
 		                  : err_set(&f->err, ENOMEM, "no_memory", "no memory");
+		if (f->r == 0)
+			f->r = volume_room(f->host, f->count * f->sources->used, &f->err);
 	}
 	if (f->r < 0) {
 		seal_done(f);

@@ -74,8 +74,10 @@ struct host {
 	struct dict *by_id;
 	struct sandbox *newest;
 	size_t count;
-	size_t checkpoints;     /* of all sandboxes */
-	unsigned volume_copies; /* that are being made */
+	size_t checkpoints;                /* of all sandboxes */
+	unsigned volume_copies;            /* that are being made */
+	unsigned volume_changes;           /* of sandboxes that run */
+	char volume_swept[SANDBOX_ID + 1]; /* the file of one that volume_sweep() looked at last */
 	bool closing;
 	struct host_spare *spare; /* ids with a prepared jail */
 	unsigned nspare, preparing;

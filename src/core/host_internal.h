@@ -155,11 +155,14 @@ struct volume_sources {
 	size_t n;
 	char path[SANDBOX_VOLUMES_MAX][4096];
 	uint64_t size[SANDBOX_VOLUMES_MAX]; /* what counts of it; 0: all */
+	uint64_t used;                      /* what copies of all of them take */
 };
 int volume_sources(struct host *h, const struct sandbox *sb, struct volume_sources *ret,
                    struct err *e);
 /* The same list for a fork: it has copies of its own of what it can write. The caller's. */
 json_t *volume_list_of_child(const json_t *list);
+/* Does that much fit on the disk? disk_full. */
+int volume_room(struct host *h, uint64_t bytes, struct err *e);
 /* Those copies; the parent must stand still. For the pool: blocks, reads no records. */
 int volume_clone_all(struct host *h, const struct volume_sources *from, const char *clone_for,
                      struct err *e);

@@ -311,8 +311,8 @@ static int resolve(struct host *h, struct sandbox *sb, struct err *e)
 		if (json_array_size(sb->spec.volumes))
 			return err_set(
 			    e, EINVAL, "bad_request",
-			    "volumes cannot be given together with from_snapshot: create from "
-			    "the template, or attach the volume to another sandbox");
+			    "volumes cannot be given together with from_snapshot: attach them "
+			    "when it runs (POST /v1/sandboxes/{id}/volumes)");
 		snprintf(sb->spec.template, sizeof(sb->spec.template), "%s", snap.template);
 		sb->generation = snap.generation;
 		sb->disk_gb = snap.disk_gb;

@@ -20,9 +20,9 @@
 #include "layers/sparse.h"
 
 enum {
-	MOUNT_MS = 60000,  /* a journal may have to be played back */
-	UMOUNT_MS = 30000, /* what is dirty is written */
-	FREEZE_MS = 30000,
+	MOUNT_MS = 60000, /* a journal may have to be played back */
+	SYNC_MS = 60000,  /* what is dirty is written */
+	ASK_MS = 10000,
 };
 
 static void guest_freep(struct guest **g)
@@ -168,7 +168,8 @@ int machine_volumes_settle(struct machines *ms, const char *id, struct machine_v
 		r = machine_guest(ms, id, &g, e);
 	if (r < 0)
 		return r;
-	guest_set_deadline(g, MOUNT_MS);
+	guest_set_deadline(g,
+	                   all ? ASK_MS : MOUNT_MS); /* all: when pandad starts, and others wait */
 	forget_others(ms, &m);
 	for (size_t i = 0; r == 0 && i < n; i++)
 		r = settle_one(ms, &m, &info, g, v, n, i, all, e);
@@ -217,7 +218,7 @@ int machine_volume_take(struct machines *ms, const char *id, const struct machin
 	if (r < 0 && !(force && m.pid > 0))
 		return r;
 	if (g) {
-		guest_set_deadline(g, UMOUNT_MS);
+		guest_set_deadline(g, SYNC_MS);
 		r = unmount(g, v, force, e);
 	}
 	if (r < 0 && !force)
@@ -286,8 +287,9 @@ static int begin_copy(struct machines *ms, struct copying *c, struct err *e)
 	bool frozen;
 	int r, r2 = 0;
 
-	guest_set_deadline(c->guest, FREEZE_MS);
+	guest_set_deadline(c->guest, SYNC_MS);
 	r = guest_sync(c->guest, e); /* so that nobody waits long for the freeze */
+	guest_set_deadline(c->guest, ASK_MS);
 	if (r == 0)
 		r = guest_freeze(c->guest, c->v->slot, c->v->mount, e);
 	frozen = r == 0;

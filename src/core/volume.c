@@ -163,11 +163,23 @@ void volume_usage(struct host *h, const char *tenant, uint64_t *ret_count, uint6
 	*ret_mb = u.bytes >> 20;
 }
 
+int volume_room(struct host *h, uint64_t bytes, struct err *e)
+{
+	struct statvfs fs;
+
+	if (bytes && statvfs(h->config.data_dir, &fs) == 0 &&
+	    bytes + h->config.disk_reserve > (uint64_t)fs.f_bavail * fs.f_frsize)
+		return err_set(e, ENOSPC, "disk_full",
+		               "copies of volumes take %llu MiB, which the disk of the data "
+		               "directory has not got: delete some volumes or snapshots",
+		               (unsigned long long)(bytes >> 20));
+	return 0;
+}
+
 int volume_admit(struct host *h, const char *tenant, uint64_t size_mb, bool one_more, uint64_t used,
                  const struct quota *quota, struct err *e)
 {
 	uint64_t count, mb, max = quota && quota->volumes ? quota->volumes : VOLUMES_MAX;
-	struct statvfs fs;
 	int r = host_admit(h, tenant, 0, 0, NULL, e);
 
 	if (r < 0)
@@ -184,13 +196,7 @@ int volume_admit(struct host *h, const char *tenant, uint64_t size_mb, bool one_
 		               "%llu more: delete some",
 		               (unsigned long long)quota->volumes_mb, (unsigned long long)mb,
 		               (unsigned long long)size_mb);
-	if (used && statvfs(h->config.data_dir, &fs) == 0 &&
-	    used + h->config.disk_reserve > (uint64_t)fs.f_bavail * fs.f_frsize)
-		return err_set(e, ENOSPC, "disk_full",
-		               "a copy of %llu MiB does not fit on the disk of the data directory: "
-		               "delete some volumes or snapshots",
-		               (unsigned long long)(used >> 20));
-	return 0;
+	return volume_room(h, used, e);
 }
 
 /* --- making one ------------------------------------------------------------------------------- */
@@ -355,13 +361,45 @@ void volume_create(struct host *h, const char *tenant, const char *name, uint64_
 
 /* --- deleting --------------------------------------------------------------------------------- */
 
+struct removal {
+	struct host *host;
+	host_done *done;
+	void *arg;
+	char file[SANDBOX_ID + 1], path[PATH_MAX];
+	int r;
+	struct err err;
+};
+
+/* A large file takes its time. */
+static void remove_work(void *arg)
+{
+	struct removal *d = arg;
+
+	fault_at("volume.delete_recorded");
+	if (unlink(d->path) < 0 && errno != ENOENT)
+		d->r = err_set(&d->err, errno, "disk_full", "cannot remove %s: %s", d->path,
+		               strerror(errno));
+}
+
+static void remove_done(void *arg)
+{
+	struct removal *d = arg;
+
+	if (d->r == 0)
+		d->r = db_run(d->host->db, &d->err, "DELETE FROM volumes WHERE file = ?", "t",
+		              d->file);
+	d->done(d->arg, d->r < 0 ? &d->err : NULL, NULL);
+	free(d);
+}
+
 void volume_delete(struct host *h, const char *tenant, const char *name, host_done *done, void *arg)
 {
+	struct removal *d = calloc(1, sizeof(*d));
 	const struct sandbox *who;
-	char path[PATH_MAX];
 	struct volume_row row;
 	struct err e;
-	int r = volume_find(h, tenant, name, &row, &e);
+	int r = d ? volume_find(h, tenant, name, &row, &e)
+	          : err_set(&e, ENOMEM, "no_memory", "no memory");
 
 	who = r == 0 ? volume_holder(h, tenant, name, false, NULL) : NULL;
 	if (who)
@@ -370,20 +408,22 @@ void volume_delete(struct host *h, const char *tenant, const char *name, host_do
 		            "one first",
 		            name, who->id);
 	if (r == 0)
-		r = db_run(h->db, &e,
-		           "UPDATE volumes SET state = 'deleting' WHERE tenant = ? AND name = ?",
-		           "tt", tenant, name);
-	if (r == 0) {
-		fault_at("volume.delete_recorded");
-		volume_path(h, row.file, path);
-		if (unlink(path) < 0 && errno != ENOENT)
-			r = err_set(&e, errno, "disk_full", "cannot remove %s: %s", path,
-			            strerror(errno));
+		r = db_run(h->db, &e, "UPDATE volumes SET state = 'deleting' WHERE file = ?", "t",
+		           row.file);
+	if (r < 0) {
+		free(d);
+		done(arg, &e, NULL);
+		return;
 	}
-	if (r == 0)
-		r = db_run(h->db, &e, "DELETE FROM volumes WHERE tenant = ? AND name = ?", "tt",
-		           tenant, name);
-	done(arg, r < 0 ? &e : NULL, NULL);
+	d->host = h;
+	d->done = done;
+	d->arg = arg;
+	memcpy(d->file, row.file, sizeof(d->file));
+	volume_path(h, row.file, d->path);
+	if (pool_submit(h->pool, remove_work, remove_done, d) < 0) {
+		remove_work(d);
+		remove_done(d);
+	}
 }
 
 /* --- after a crash ---------------------------------------------------------------------------- */

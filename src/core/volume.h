@@ -16,8 +16,9 @@ enum {
 	VOLUME_MB_MIN = 16,
 	VOLUME_MB_DEFAULT = 256,
 	VOLUME_MB_MAX = 65536,
-	VOLUMES_MAX = 4096,    /* of one tenant, whatever its quota: each is looked at in a list */
-	VOLUME_COPIES_MAX = 4, /* at a time: each keeps a thread and the disk busy */
+	VOLUMES_MAX = 4096,     /* of one tenant, whatever its quota: each is looked at in a list */
+	VOLUME_COPIES_MAX = 4,  /* at a time: each keeps a thread and the disk busy */
+	VOLUME_CHANGES_MAX = 4, /* at a time: each keeps a thread as long as a guest likes */
 };
 
 struct volume_info {

@@ -67,6 +67,17 @@ static void change_end(struct change *c, const struct err *e)
 	free(c);
 }
 
+/* A guest that does not answer keeps a thread waiting; it must not have all of them. */
+static int take_thread(struct host *h, struct err *e)
+{
+	if (h->volume_changes >= VOLUME_CHANGES_MAX)
+		return err_set(e, EAGAIN, "host_full",
+		               "volumes of %u sandboxes are being changed: try again in a moment",
+		               h->volume_changes);
+	h->volume_changes++;
+	return 0;
+}
+
 static void change_queue(struct host *h, struct sandbox *sb, struct op *op)
 {
 	host_touch(h, sb);
@@ -102,6 +113,7 @@ static void attach_done(void *arg)
 	struct change *c = arg;
 	struct sandbox *sb = c->op.sb;
 
+	c->host->volume_changes--;
 	if (c->r < 0) {
 		struct err e;
 
@@ -140,20 +152,23 @@ static int attach_prepare(struct change *c, struct sandbox *sb, struct err *e)
 		r = err_set(e, ENOMEM, "no_memory", "no memory");
 	if (r == 0)
 		r = volume_check_one(c->host, sb->tenant, list, json_array_size(list) - 1, sb, e);
+	if (r == 0)
+		r = take_thread(c->host, e);
 	if (r < 0) {
 		json_decref(list);
 		return r;
 	}
 	c->before = sb->spec.volumes ? json_incref(sb->spec.volumes) : json_array();
-	r = volume_list_set(sb, list, true, e);
-	if (r < 0)
-		return r;
 	memcpy(c->machine, sb->machine, sizeof(c->machine));
-	r = volume_want_all(c->host, sb, &c->wants, e);
+	r = volume_list_set(sb, list, true, e);
+	if (r == 0)
+		r = volume_want_all(c->host, sb, &c->wants, e);
 	if (r == 0 && pool_submit(c->host->pool, settle_work, attach_done, c) < 0)
 		r = err_set(e, ENOMEM, "no_memory", "no memory");
-	if (r < 0)
+	if (r < 0) {
+		c->host->volume_changes--;
 		volume_list_set(sb, take_ptr(c->before), false, NULL);
+	}
 	return r;
 }
 
@@ -205,9 +220,8 @@ static int drop_item(struct change *c, struct sandbox *sb, struct err *e)
 	return r;
 }
 
-static void detach_done(void *arg)
+static void detach_end(struct change *c)
 {
-	struct change *c = arg;
 	struct sandbox *sb = c->op.sb;
 
 	if (c->r == -EBUSY && !c->force)
@@ -222,6 +236,14 @@ static void detach_done(void *arg)
 	else
 		tell(c, "sandbox.volume_detached");
 	change_end(c, c->r < 0 ? &c->err : NULL);
+}
+
+static void detach_done(void *arg)
+{
+	struct change *c = arg;
+
+	c->host->volume_changes--;
+	detach_end(c);
 }
 
 static int detach_prepare(struct change *c, struct sandbox *sb, struct err *e)
@@ -244,22 +266,25 @@ static int detach_prepare(struct change *c, struct sandbox *sb, struct err *e)
 		               "it has",
 		               sb->id, c->name, sb->id);
 	if (sb->state == SANDBOX_FAILED) { /* there is no machine to be asked */
-		detach_done(c);
+		detach_end(c);
 		return 0;
 	}
+	memcpy(c->machine, sb->machine, sizeof(c->machine));
 	r = sandbox_need_running(sb, e);
 	if (r == 0)
 		r = volume_want_all(c->host, sb, &c->wants, e);
 	if (r == 0)
-		r = volume_list_set(sb, json_incref(sb->spec.volumes), true, e);
+		r = take_thread(c->host, e);
 	if (r < 0)
 		return r;
-	memcpy(c->machine, sb->machine, sizeof(c->machine));
-	if (pool_submit(c->host->pool, detach_work, detach_done, c) < 0) {
+	r = volume_list_set(sb, json_incref(sb->spec.volumes), true, e);
+	if (r == 0 && pool_submit(c->host->pool, detach_work, detach_done, c) < 0) {
 		volume_list_set(sb, json_incref(sb->spec.volumes), false, NULL);
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		r = err_set(e, ENOMEM, "no_memory", "no memory");
 	}
-	return 0;
+	if (r < 0)
+		c->host->volume_changes--;
+	return r;
 }
 
 static void detach_begin(struct op *op)
@@ -301,6 +326,8 @@ static void grow_end(struct grow *g)
 {
 	struct volume_info info;
 
+	if (g->machine[0])
+		g->host->volume_changes--;
 	if (g->r == 0)
 		g->r = volume_get(g->host, g->tenant, g->name, &info, &g->err);
 	g->done(g->arg, g->r < 0 ? &g->err : NULL, g->r < 0 ? NULL : &info);
@@ -387,6 +414,8 @@ static void grow_begin(struct op *op)
 	struct grow *g = (struct grow *)op;
 
 	g->r = sandbox_need_running(op->sb, &g->err);
+	if (g->r == 0)
+		g->r = take_thread(g->host, &g->err);
 	if (g->r < 0) {
 		grow_end(g);
 		return;

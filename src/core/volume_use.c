@@ -219,12 +219,17 @@ int volume_sources(struct host *h, const struct sandbox *sb, struct volume_sourc
 	int r = 0;
 
 	ret->n = 0;
+	ret->used = 0;
 	json_array_foreach(sb->spec.volumes, i, item)
 	{
+		struct stat st;
+
 		ret->path[i][0] = 0;
 		ret->n = i + 1;
 		if (r == 0 && volume_writable(item))
 			r = file_of(h, sb->tenant, sb->id, item, ret->path[i], &ret->size[i], e);
+		if (r == 0 && ret->path[i][0] && stat(ret->path[i], &st) == 0)
+			ret->used += (uint64_t)st.st_blocks * 512;
 	}
 	return r;
 }
@@ -357,33 +362,48 @@ void volume_settled(struct sandbox *sb, const struct volume_wants *w)
 		log_error("cannot record where volumes are sandbox=%s why=\"%s\"", sb->id, e.text);
 }
 
-static bool too_long(struct host *h, const struct sandbox *sb)
+/* --- a hostile kernel ------------------------------------------------------------------------- */
+
+struct sweep {
+	struct host *host;
+	unsigned rows, nlong;
+	struct {
+		char tenant[TENANT_MAX + 1], name[VOLUME_NAME_MAX + 1];
+	} longer[8]; /* more will be there the next time */
+};
+
+static bool look(void *arg, struct db_row *row)
 {
-	const json_t *item;
-	size_t i;
+	struct sweep *s = arg;
+	char path[PATH_MAX];
+	struct stat st;
 
-	json_array_foreach(sb->spec.volumes, i, item)
-	{
-		char path[PATH_MAX];
-		struct stat st;
-		uint64_t size;
-
-		if (volume_writable(item) &&
-		    file_of(h, sb->tenant, sb->id, item, path, &size, NULL) == 0 && size &&
-		    stat(path, &st) == 0 && (uint64_t)st.st_size > size)
-			return true;
-	}
-	return false;
+	s->rows++;
+	snprintf(s->host->volume_swept, sizeof(s->host->volume_swept), "%s", db_text(row, 0));
+	volume_path(s->host, db_text(row, 0), path);
+	if (stat(path, &st) < 0 || st.st_size <= db_int(row, 1))
+		return true;
+	snprintf(s->longer[s->nlong].tenant, sizeof(s->longer[0].tenant), "%s", db_text(row, 2));
+	snprintf(s->longer[s->nlong].name, sizeof(s->longer[0].name), "%s", db_text(row, 3));
+	return ++s->nlong < ARRAY_LEN(s->longer);
 }
 
 void volume_sweep(struct host *h)
 {
-	struct sandbox *sb, *next;
+	struct sweep s = {.host = h};
 
-	for (sb = h->newest; sb; sb = next) {
-		next = sb->next;
+	db_each(h->db, NULL, look, &s,
+	        "SELECT file, size, tenant, name FROM volumes WHERE file > ? AND state = 'ready'"
+	        " ORDER BY file LIMIT 256",
+	        "t", h->volume_swept);
+	if (s.rows < 256)
+		h->volume_swept[0] = 0;
+	for (unsigned i = 0; i < s.nlong; i++) {
+		struct sandbox *sb =
+		    volume_holder(h, s.longer[i].tenant, s.longer[i].name, true, NULL);
+
 		/* While something is done with it, a file may be ahead of its record. */
-		if (sb->state != SANDBOX_RUNNING || sb->ops || !too_long(h, sb))
+		if (!sb || sb->state != SANDBOX_RUNNING || sb->ops)
 			continue;
 		log_warn("killed: its kernel has made a volume longer than it is sandbox=%s",
 		         sb->id);

@@ -444,6 +444,10 @@ static void only_an_init_mounts_volumes(void **state)
 	assert_non_null(strstr(e.text, "volume 0 at /nowhere/at/all"));
 	assert_int_equal(access("/nowhere", F_OK), -1);
 	assert_int_equal(guest_umount(b->g, "/proc", true, &e), -EPERM);
+	assert_int_equal(guest_umount_lost(b->g, &e), -EPERM);
+	assert_int_equal(guest_grow(b->g, 0, "/", &e), -EPERM);
+	assert_int_equal(guest_freeze(b->g, 0, "/", &e), -EPERM);
+	assert_int_equal(guest_thaw(b->g, &e), -EINVAL);
 	/* All in one write: the identity is taken, the first mount that fails is told. */
 	assert_int_equal(guest_reborn_mount(b->g, &m, mounts, 0, &why), 0);
 	m.generation = 78;
