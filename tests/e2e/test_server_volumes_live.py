@@ -311,6 +311,34 @@ def test_a_copy_that_does_not_fit(new_pandad, tmp_path):
         subprocess.run(["umount", "-l", str(small)], check=True)
 
 
+def test_the_same_from_python(pandad):
+    from pandastack import ConflictError, Sandbox, Volume
+    client = pandad.client()
+    vol = Volume.get_or_create(name="data", size_gb=0.0625, client=client)
+    assert Volume.get_or_create("data", client=client).size_mb == 64
+    with Sandbox.create("base", client=client) as sb, Sandbox.create("base", client=client) as other:
+        sb.attach_volume(vol, "/w")
+        sb.exec("echo 1 >/w/f", check=True)
+        try:
+            other.attach_volume(vol)
+            raise AssertionError("two writers")
+        except ConflictError as e:
+            assert e.code == "volume_busy"
+        assert vol.resize(size_gb=1).size_mb == 1024
+        snap = vol.snapshot("monday")
+        clone = snap.clone("tuesday")
+        other.attach_volume(snap.mount("/m"))
+        other.attach_volume(clone.mount("/t", read_only=True))
+        assert other.exec("cat /m/f /t/f").stdout == "1\n1\n" and len(other.volumes) == 2
+        assert [s.name for s in vol.snapshots()] == ["monday"] and vol.refresh().mounted_by == [sb.id]
+        sb.detach_volume(vol)
+        other.detach_volume("monday")
+        other.detach_volume(clone)
+        for v in vol, snap, clone:
+            v.delete()
+    assert client.volumes.list(snapshots=True) == []
+
+
 # ---- quota ----
 
 def test_quota_of_volumes(pandad):
