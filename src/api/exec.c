@@ -672,20 +672,30 @@ json_t *exec_result_json(const struct exec_result *r)
 struct run {
 	struct call *c;
 	struct exec_collect *x;
+	json_t *extra;
 };
+
+static void run_free(struct run *run)
+{
+	run->c->gone = NULL;
+	call_drop(run->c);
+	json_decref(run->extra);
+	free(run);
+}
 
 static void run_done(void *arg, const struct err *e, const struct exec_result *r)
 {
 	struct run *run = arg;
-	struct call *c = run->c;
 
-	c->gone = NULL;
-	if (e)
-		call_error(c, e);
-	else
-		call_json(c, 200, exec_result_json(r));
-	call_drop(c);
-	free(run);
+	if (e) {
+		call_error(run->c, e);
+	} else {
+		json_t *j = exec_result_json(r);
+
+		json_object_update(j, run->extra);
+		call_json(run->c, 200, j);
+	}
+	run_free(run);
 }
 
 static void run_gone(void *arg)
@@ -693,34 +703,39 @@ static void run_gone(void *arg)
 	struct run *run = arg;
 
 	exec_collect_abandon(run->x);
-	call_drop(run->c);
-	free(run);
+	run_free(run);
+}
+
+void exec_answer(struct call *c, const struct exec_spec *s, json_t *extra)
+{
+	struct run *run = calloc(1, sizeof(*run));
+	struct err e;
+
+	if (!run) {
+		json_decref(extra);
+		call_fail(c, ENOMEM, "internal", "no memory");
+		return;
+	}
+	*run = (struct run){.c = call_hold(c), .extra = extra};
+	run->x = exec_collect(c->host, c->sb, s, run_done, run, &e);
+	if (!run->x) {
+		call_error(c, &e);
+		run_free(run);
+		return;
+	}
+	c->gone = run_gone;
+	c->gone_arg = run;
 }
 
 void exec_run(struct call *c)
 {
 	struct exec_spec s;
-	struct run *run;
 	struct err e;
 
-	if (exec_spec_parse(c->body, &s, &e) < 0) {
+	if (exec_spec_parse(c->body, &s, &e) < 0)
 		call_error(c, &e);
-		return;
-	}
-	run = calloc(1, sizeof(*run));
-	if (!run) {
-		call_fail(c, ENOMEM, "internal", "no memory");
-		return;
-	}
-	run->x = exec_collect(c->host, c->sb, &s, run_done, run, &e);
-	if (!run->x) {
-		call_error(c, &e);
-		free(run);
-		return;
-	}
-	run->c = call_hold(c);
-	c->gone = run_gone;
-	c->gone_arg = run;
+	else
+		exec_answer(c, &s, NULL);
 }
 
 /* ---- POST exec/stream ---- */

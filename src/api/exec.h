@@ -92,5 +92,7 @@ struct exec_collect *exec_collect(struct host *h, struct sandbox *sb, const stru
 /* Kills it; done is not called any more. Not after done. */
 void exec_collect_abandon(struct exec_collect *x);
 
+/* Runs it, and its result is the answer; extra (taken, may be NULL) is added to that object. */
+void exec_answer(struct call *c, const struct exec_spec *s, json_t *extra);
 /* The answer of POST exec. */
 json_t *exec_result_json(const struct exec_result *r);

@@ -75,70 +75,22 @@ json_t *language_words(const char *const *list, size_t max)
 
 /* ---- a fresh one ---- */
 
-struct once {
-	struct call *c;
-	struct exec_collect *x;
-	const char *language;
-};
-
-static void once_done(void *arg, const struct err *e, const struct exec_result *r)
-{
-	struct once *o = arg;
-
-	o->c->gone = NULL;
-	if (e) {
-		call_error(o->c, e);
-	} else {
-		json_t *j = exec_result_json(r);
-
-		json_object_set_new(j, "language", json_string(o->language));
-		call_json(o->c, 200, j);
-	}
-	call_drop(o->c);
-	free(o);
-}
-
-static void once_gone(void *arg)
-{
-	struct once *o = arg;
-
-	exec_collect_abandon(o->x);
-	call_drop(o->c);
-	free(o);
-}
-
 void repl_once(struct call *c)
 {
 	const struct language *l = language_of(c, false);
 	struct exec_spec s = {.timeout_ms = EXEC_TIMEOUT_MS};
 	int64_t timeout;
-	struct once *o;
-	struct err e;
 	json_t *argv;
 
 	if (!l || !code_of(c, &s.in, &s.in_len) ||
 	    !call_int(c, "timeout_seconds", EXEC_TIMEOUT_MS / 1000, 0, TIMEOUT_MAX_MS / 1000,
 	              &timeout))
 		return;
-	o = calloc(1, sizeof(*o));
-	if (!o) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
-		return;
-	}
 	argv = language_words(l->fresh, ARRAY_LEN(l->fresh));
 	s.argv = argv;
 	s.timeout_ms = (uint64_t)timeout * 1000;
-	o->language = l->names[0];
-	o->x = exec_collect(c->host, c->sb, &s, once_done, o, &e);
+	exec_answer(c, &s, json_pack("{s:s}", "language", l->names[0]));
 	json_decref(argv);
-	if (!o->x) {
-		call_error(c, &e);
-		free(o);
-		return;
-	}
-	o->c = call_hold(c);
-	c->gone = once_gone;
-	c->gone_arg = o;
 }
 
 /* ---- cells ---- */
