@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "core/kept.h"
 #include "core/template_internal.h"
 #include "layers/digest.h"
 
@@ -104,7 +105,7 @@ static int make_bake(struct bake *b, struct err *e)
 		r = machine_snapshot(&h->machines, b->machine, &baked, NULL, e);
 	fault_at("bake.sealed");
 	if (r == 0)
-		r = machine_save(&h->machines, &baked, &h->store, b->name, NULL, e);
+		r = kept_save(h, &baked, b->name, e);
 	fault_at("bake.saved");
 	machine_remove(&h->machines, b->machine, NULL);
 	return r;
@@ -223,7 +224,7 @@ static int boot_again(struct bake *b, const struct engine_image *cold, json_t *d
 	if (r == 0)
 		r = machine_snapshot(&h->machines, b->machine, &baked, NULL, e);
 	if (r == 0)
-		r = machine_save(&h->machines, &baked, &h->store, bake, NULL, e);
+		r = kept_save(h, &baked, bake, e);
 	machine_remove(&h->machines, b->machine, NULL);
 	return r;
 }
@@ -274,10 +275,10 @@ static int rebake(struct bake *b, struct err *e)
 		r = template_put(h, doc, &(struct template_put){.instead = b->name}, b->old, e);
 	fault_at("rebake.put");
 	if (r == 0)
-		r = machine_load(&h->machines, &h->store, bake, false, &b->image, e);
+		r = kept_load(h, bake, &b->image, e);
 	if (r < 0) {
 		if (!b->old[0]) /* it is nobody's */
-			snapshot_delete(&h->store, bake, NULL);
+			kept_drop(h, bake, NULL);
 		return r;
 	}
 	snprintf(b->name, sizeof(b->name), "%s", bake);
@@ -292,20 +293,17 @@ static void bake_work(void *arg)
 	struct host *h = b->templates->host;
 	bool own = json_object_get(b->doc, "snapshot");
 
-	b->r = b->old_agent
-	           ? -ESTALE
-	           : machine_load(&h->machines, &h->store, b->name, false, &b->image, &b->err);
+	b->r = b->old_agent ? -ESTALE : kept_load(h, b->name, &b->image, &b->err);
 	if (b->r == 0)
 		return;
 	if (own && (b->old_agent || !strcmp(b->err.kind, "snapshot_foreign"))) {
 		b->r = rebake(b, &b->err);
 	} else if (!own) { /* damaged or of another format: made anew */
-		snapshot_delete(&h->store, b->name, NULL);
+		kept_drop(h, b->name, NULL);
 		b->made = true;
 		b->r = make_bake(b, &b->err);
 		if (b->r == 0)
-			b->r = machine_load(&h->machines, &h->store, b->name, false, &b->image,
-			                    &b->err);
+			b->r = kept_load(h, b->name, &b->image, &b->err);
 	}
 	if (b->r < 0 && own) {
 		err_prefix(&b->err, "save or build it again");

@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "core/build_internal.h"
+#include "core/kept.h"
 
 void build_digest_add(struct sha *sha, const char *text)
 {
@@ -67,8 +68,8 @@ bool build_load_step(struct stage *st, const char *key)
 	snprintf(id, sizeof(id), TEMPLATE_STEP "%.40s", key);
 	if (faccessat(h->store.snapshots, id, F_OK, 0) < 0)
 		return false;
-	if (machine_load(&h->machines, &h->store, id, false, &image, NULL) < 0) {
-		snapshot_delete(&h->store, id, NULL);
+	if (kept_load(h, id, &image, NULL) < 0) {
+		kept_drop(h, id, NULL);
 		return false;
 	}
 	utimensat(h->store.snapshots, id, NULL, 0); /* used now */
@@ -99,8 +100,7 @@ void build_trim_steps(struct host *h)
 				when = s.st_mtim;
 			}
 		}
-		if (n <= BUILD_STEPS_KEPT || snapshot_delete(&h->store, oldest, NULL) < 0)
+		if (n <= BUILD_STEPS_KEPT || kept_drop(h, oldest, NULL) < 0)
 			break;
 	}
-	snapshot_gc(&h->store, NULL, NULL);
 }

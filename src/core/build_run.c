@@ -20,6 +20,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "core/build_internal.h"
+#include "core/kept.h"
 #include "layers/digest.h"
 
 #define PATH_USUAL "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -220,7 +221,7 @@ int build_seal(struct stage *st, const char *key)
 	if (!key)
 		return 0;
 	snprintf(id, sizeof(id), TEMPLATE_STEP "%.40s", key);
-	r = disk_has_room(h) ? machine_save(&h->machines, &image, &h->store, id, NULL, &e)
+	r = disk_has_room(h) ? kept_save(h, &image, id, &e)
 	                     : err_set(&e, ENOSPC, "disk_full", "the server's disk is full");
 	fault_at("build.kept");
 	if (r < 0 && r != -EEXIST)
@@ -668,7 +669,7 @@ static int bake(struct build *b, struct build_stage *last)
 	}
 	b->bytes = image_bytes(&last->image);
 	json_object_set_new(b->doc, "size_bytes", json_integer((json_int_t)b->bytes));
-	r = machine_save(&h->machines, &last->image, &h->store, b->bake, NULL, &b->err);
+	r = kept_save(h, &last->image, b->bake, &b->err);
 	fault_at("build.baked");
 	return r;
 }

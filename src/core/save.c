@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "core/host_internal.h"
+#include "core/kept.h"
 
 enum {
 	SYNC_MS = 20000,
@@ -63,14 +64,14 @@ static void save_work(void *arg)
 	if (s->r == 0) {
 		json_object_set_new(s->doc, "size_bytes",
 		                    json_integer((json_int_t)image_bytes(&image)));
-		s->r = machine_save(&h->machines, &image, &h->store, s->bake, NULL, &s->err);
+		s->r = kept_save(h, &image, s->bake, &s->err);
 	}
 	fault_at("save.saved");
 	if (s->r == 0) {
 		s->r = template_put(h, s->doc, &(struct template_put){.replace = s->replace},
 		                    s->old, &s->err);
 		if (s->r < 0)
-			snapshot_delete(&h->store, s->bake, NULL);
+			kept_drop(h, s->bake, NULL);
 	}
 }
 

@@ -15,6 +15,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "core/build.h"
+#include "core/kept.h"
 #include "core/oci.h"
 #include "core/template_internal.h"
 
@@ -150,8 +151,10 @@ int templates_open(struct host *h, struct templates **ret, struct err *e)
 	ts->host = h;
 	pthread_mutex_init(&ts->put_lock, NULL);
 	r = templates_reload(ts, e);
-	if (r == 0)
+	if (r == 0) {
 		sweep(ts);
+		kept_sweep(h);
+	}
 	if (r == 0)
 		r = builds_open(h, &ts->builds, e);
 	if (r < 0) {
@@ -275,8 +278,7 @@ static void drop_work(void *arg)
 {
 	struct drop *d = arg;
 
-	snapshot_delete(&d->host->store, d->id, NULL);
-	snapshot_gc(&d->host->store, NULL, NULL);
+	kept_drop(d->host, d->id, NULL);
 }
 
 static void drop_done(void *arg)

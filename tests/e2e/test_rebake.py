@@ -142,6 +142,52 @@ def test_a_damaged_bake_of_the_hosts_is_made_again(own, damage):
     assert "template baked template=base" in own.tail(), own.tail()
 
 
+def largest(snapshot):
+    return max((f for f in snapshot.iterdir() if f.suffix != ".map" and f.name not in ("state", "manifest.json")), key=lambda f: f.stat().st_blocks)
+
+
+def test_one_flipped_bit_in_a_bake_is_found(own):
+    own.create()
+    (bake,) = bakes(own)
+    own.stop()
+    victim = largest(own.data / "store/snapshots" / bake)
+    data = victim.read_bytes()
+    victim.unlink()  # other tests use that file
+    victim.write_bytes(data)
+    own.start()
+    own.create()
+    assert "template baked template=base" not in own.tail()  # as good as before
+    own.stop()
+    at = data.find(b"\x7fELF")
+    with open(victim, "r+b") as f:
+        f.seek(at)
+        f.write(b"\x7eELF")
+    own.start()
+    assert own.sh(own.create(), "echo fine")["stdout"] == "fine\n"
+    assert "template baked template=base" in own.tail(), own.tail()
+    assert os.listdir(own.data / "store/checked") == list(bakes(own))
+
+
+def test_one_flipped_bit_in_a_step_or_a_template_of_ones_own(own):
+    build(own, "x", "FROM base\nRUN head -c 3000000 /dev/urandom >/root/r; sync; echo first >/root/d")
+    own.stop()
+    for snapshot in (own.data / "store/snapshots").iterdir():
+        if snapshot.name in bakes(own) and len(snapshot.name) != 40:
+            continue  # the base's
+        for victim in snapshot.iterdir():
+            if victim.name == "state":
+                data = bytearray(victim.read_bytes())
+                data[len(data) // 2] ^= 1
+                victim.unlink()
+                victim.write_bytes(data)
+    own.start()
+    a = own.ask("POST", "/v1/sandboxes", {"template": "x"})
+    assert a.status >= 500 and "build it again" in a.json["error"], a
+    _, text = build(own, "x", "FROM base\nRUN head -c 3000000 /dev/urandom >/root/r; sync; echo first >/root/d", replace="true")
+    assert "as before" not in text
+    assert own.sh(own.create(template="x"), "cat /root/d")["stdout"] == "first\n"
+
+
 def test_two_builds_of_one_name(own):
     """The one that is done later is there in the end, whole; the other has left nothing."""
     had = bakes(own)
