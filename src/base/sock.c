@@ -1,6 +1,7 @@
 #include "base/sock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -12,7 +13,8 @@ enum { BACKLOG = 64 };
 
 static int make(int dirfd, const char *name, int type, bool listening, int *ret)
 {
-	autoclose int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+	autoclose int fd =
+	    socket(AF_UNIX, type | SOCK_CLOEXEC | (listening ? 0 : SOCK_NONBLOCK), 0);
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	int r;
 
@@ -24,7 +26,8 @@ static int make(int dirfd, const char *name, int type, bool listening, int *ret)
 	if (listening)
 		r = bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -1 : listen(fd, BACKLOG);
 	else
-		r = connect(fd, (struct sockaddr *)&sa, sizeof(sa));
+		r = connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -1
+		                                                        : fcntl(fd, F_SETFL, 0);
 	if (r < 0)
 		return -errno;
 	*ret = take_fd(&fd);
