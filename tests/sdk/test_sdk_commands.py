@@ -57,8 +57,8 @@ def command(server, box):
 
 def test_start_sends_what_was_said(server, box):
     server.on("POST", P, (201, {"id": "7", "pid": 12}))
-    c = box.start(["top"], pty=True, rows=10, cols=20, timeout_seconds=5, env={"A": "1"}, user="u")
-    assert server.asked()[0].json == {"argv": ["top"], "timeout_seconds": 5, "env": {"A": "1"}, "user": "u", "pty": True, "rows": 10, "cols": 20}
+    c = box.start(["top"], pty=True, rows=10, cols=20, timeout_seconds=5, env={"A": "1"}, user="u", hold=True)
+    assert server.asked()[0].json == {"hold": True, "argv": ["top"], "timeout_seconds": 5, "env": {"A": "1"}, "user": "u", "pty": True, "rows": 10, "cols": 20}
     assert (c.id, c.pid, c.exit_code) == ("7", 12, None)
 
 

@@ -545,15 +545,18 @@ class AsyncSandbox:
         user: Optional[str] = None,
         timeout_seconds: Optional[float] = None,
         stdin: bool = False,
+        hold: bool = False,
         pty: bool = False,
         rows: Optional[int] = None,
         cols: Optional[int] = None,
     ) -> AsyncCommand:
         """Starts a detached command and returns its handle. It survives this process, the network, pandad,
-        forks and hibernation."""
+        forks and hibernation. hold: it waits for who reads its output; else the last 256 KiB of each stream are kept."""
         body = exec_body(cmd, timeout_seconds, cwd, env, user)
         if stdin:
             body["stdin"] = True
+        if hold:
+            body["hold"] = True
         if pty:
             body["pty"] = True
         if rows is not None:
