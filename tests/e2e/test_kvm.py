@@ -1,0 +1,66 @@
+"""What only machines behind KVM have: vcpus, memory that goes back to the host, a monitor with threads."""
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import ENGINE, wait_for
+
+pytestmark = pytest.mark.skipif(ENGINE != "kvm", reason="not the engine that is tested: tools/test-kvm")
+
+MIB = 1 << 20
+
+
+def top_mib(machine):
+    """What its newest memory layer takes on the host."""
+    return os.stat(f"/proc/{machine.book()['pid']}/fd/7").st_blocks * 512 / MIB
+
+
+@pytest.mark.parametrize("cpus", [1, 4, 8])
+def test_a_machine_has_the_vcpus_it_was_given_and_so_have_its_forks(panda, cpus):
+    m = panda.boot("--cpus", cpus)
+    child, = m.fork()
+    for x in m, child:
+        assert x.run("nproc") == f"{cpus}\n"
+        # each of them answers when it alone may
+        assert x.sh(f"for c in $(seq 0 {cpus - 1}); do taskset -c $c sh -c 'echo $1' sh $c; done").split() == [str(c) for c in range(cpus)]
+
+
+def test_a_machine_that_is_busy_on_all_vcpus_forks_and_both_go_on(panda):
+    m = panda.boot("--cpus", 2)
+    m.sh("""for c in 0 1; do
+        setsid taskset -c $c sh -c 'n=0; while :; do n=$((n + 1)); [ $((n % 1000)) -ne 0 ] || echo $n >/dev/shm/$0; done' $c </dev/null >/dev/null 2>&1 &
+    done""")
+    counts = lambda x: [int(n) for n in x.sh("cat /dev/shm/0 /dev/shm/1").split()]
+    wait_for("both to count", lambda: len(counts(m)) == 2)
+    child, = m.fork()
+    for x in m, child:
+        before = counts(x)
+        wait_for("both to go on", lambda: all(a > b for a, b in zip(counts(x), before)))
+
+
+def test_what_a_guest_frees_goes_back_to_the_host(box):
+    box.keep()
+    box.ask(f"import os; big = os.urandom({100 * MIB})")
+    full = top_mib(box)
+    assert full > 100
+    box.ask("del big; import gc; gc.collect()")
+    wait_for("its memory to shrink", lambda: top_mib(box) < full - 80, seconds=60)
+    assert box.answers()
+
+
+def test_every_thread_of_a_monitor_is_locked_in(panda):
+    m = panda.boot("--cpus", 2)
+    tasks = [(t / "status").read_text() for t in Path(f"/proc/{m.book()['pid']}/task").iterdir()]
+    assert len(tasks) >= 3  # two vcpus and the devices
+    for status in tasks:
+        field = lambda name: re.search(rf"^{name}:\s*(\S+)", status, re.M)[1]
+        assert field("Seccomp") == "2" and field("NoNewPrivs") == "1"
+        assert int(field("CapEff"), 16) == int(field("CapPrm"), 16) == 0
+        assert int(field("Seccomp_filters")) >= 2  # the process's, and its own
+        assert int(field("Uid")) != 0
+
+
+def test_a_machine_with_more_vcpus_than_there_may_be_is_refused(panda):
+    panda.refused("boot", "--cpus", "9", code=2, says="1 to 8")
