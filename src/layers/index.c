@@ -115,7 +115,8 @@ static int by_number(const void *a, const void *b)
 
 void index_sort(struct index *x)
 {
-	qsort(x->chunks, x->nchunks, sizeof(*x->chunks), by_number);
+	if (x->nchunks) /* without any there is no table either */
+		qsort(x->chunks, x->nchunks, sizeof(*x->chunks), by_number);
 }
 
 int index_encode(struct index *x, uint64_t pages, unsigned char **ret, size_t *ret_len)
