@@ -146,6 +146,15 @@ struct life *life_new(struct host *h, host_done *done, void *arg, void (*begin)(
 	return l;
 }
 
+void life_queue(struct host *h, struct sandbox *sb, void (*begin)(struct op *op), host_done *done,
+                void *arg)
+{
+	struct life *l = life_new(h, done, arg, begin);
+
+	if (l)
+		op_queue(sb, &l->op);
+}
+
 void life_end(struct life *l, const struct err *e)
 {
 	struct sandbox *sb = l->op.sb;
@@ -440,10 +449,7 @@ static void pause_begin(struct op *op)
 
 void host_pause(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 {
-	struct life *l = life_new(h, done, arg, pause_begin);
-
-	if (l)
-		op_queue(sb, &l->op);
+	life_queue(h, sb, pause_begin, done, arg);
 }
 
 static void resume_work(void *arg)
@@ -489,10 +495,7 @@ static void resume_begin(struct op *op)
 
 void host_resume(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 {
-	struct life *l = life_new(h, done, arg, resume_begin);
-
-	if (l)
-		op_queue(sb, &l->op);
+	life_queue(h, sb, resume_begin, done, arg);
 }
 
 /* --- kill ------------------------------------------------------------------------------------- */

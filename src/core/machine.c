@@ -26,7 +26,6 @@
 enum {
 	GUEST_ANSWER_MS = 60000,
 	BOOK_BYTES_MAX = 1 << 20,
-	SEAL_TIMEOUT_MS = 30000,
 };
 
 static bool id_valid(const char *id)
@@ -357,7 +356,7 @@ static int read_layer(struct machines *ms, int dirfd, const char *path, int disk
 	AUTO(map_fini) struct map map = {0};
 	autofree char *bytes = NULL;
 	autoclose int fd = -1;
-	uint64_t deadline;
+	uint64_t deadline = 0;
 	char name[64];
 	size_t n;
 	int r;
@@ -381,10 +380,9 @@ static int read_layer(struct machines *ms, int dirfd, const char *path, int disk
 	}
 	if (r < 0)
 		return r;
-	/* Busy for a moment only: stubs that had it mapped are being taken apart. */
-	deadline = mono_ms() + SEAL_TIMEOUT_MS;
-	while ((r = layer_adopt(fd, pages, &map, ret)) == -EBUSY && mono_ms() < deadline)
-		usleep(200);
+	do
+		r = layer_adopt(fd, pages, &map, ret);
+	while (layer_busy(r, &deadline));
 	return r;
 }
 

@@ -13,7 +13,7 @@
 #include "base/cleanup.h"
 #include "base/dict.h"
 #include "base/log.h"
-#include "core/host_internal.h"
+#include "core/life_internal.h"
 
 struct tally {
 	unsigned adopted, asleep, failed, undone, finished, strays;
@@ -63,13 +63,9 @@ static void fail(struct sandbox *sb, const char *why, struct tally *t)
 
 static void set_paused(struct host *h, const char *id, bool paused)
 {
-	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	struct err e;
-	int r = machine_adopt(&h->machines, id, &m, &e);
 
-	if (r == 0)
-		r = (paused ? h->engine->pause : h->engine->resume)(h->engine, &m, &e);
-	if (r < 0)
+	if (machine_control(h, id, paused, &e) < 0)
 		log_warn("cannot %s a machine, it stays as it is sandbox=%s why=\"%s\"",
 		         paused ? "pause" : "resume", id, e.text);
 }

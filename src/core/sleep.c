@@ -180,10 +180,7 @@ static void hibernate_begin(struct op *op)
 
 void host_hibernate(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 {
-	struct life *l = life_new(h, done, arg, hibernate_begin);
-
-	if (l)
-		op_queue(sb, &l->op);
+	life_queue(h, sb, hibernate_begin, done, arg);
 }
 
 static void wake_work(void *arg)
@@ -292,8 +289,5 @@ static void wake_begin(struct op *op)
 
 void host_wake(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 {
-	struct life *l = life_new(h, done, arg, wake_begin);
-
-	if (l)
-		op_queue(sb, &l->op);
+	life_queue(h, sb, wake_begin, done, arg);
 }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/io.h"
 #include "layers/pass.h"
 #include "layers/squash.h"
@@ -13,6 +14,10 @@
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3; Debian 12's headers are older */
 #endif
+
+enum {
+	BUSY_MS = 30000, /* on a host whose cpus have other things to do */
+};
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 
@@ -171,6 +176,18 @@ int layer_adopt(int fd, uint64_t pages, struct map *map, struct layer **ret)
 		return r;
 	take_fd(&own);
 	return 0;
+}
+
+bool layer_busy(int r, uint64_t *deadline_ms)
+{
+	if (r != -EBUSY)
+		return false;
+	if (!*deadline_ms)
+		*deadline_ms = mono_ms() + BUSY_MS;
+	if (mono_ms() >= *deadline_ms)
+		return false;
+	usleep(200);
+	return true;
 }
 
 struct layer *layer_ref(struct layer *l)

@@ -47,6 +47,13 @@ int layer_seal_file(int dirfd, const char *name, uint64_t pages, struct map *map
  */
 int layer_adopt(int fd, uint64_t pages, struct map *map, struct layer **ret);
 
+/*
+ * For a loop around those three: true, after a moment, while r is -EBUSY and the deadline has not
+ * passed (*deadline_ms 0: it begins now). A machine has let go of a layer, yet the host may still
+ * be taking the memory of its processes apart.
+ */
+bool layer_busy(int r, uint64_t *deadline_ms);
+
 struct layer *layer_ref(struct layer *l);
 void layer_unref(struct layer *l);
 void layer_unrefp(struct layer **l);

@@ -32,7 +32,7 @@ enum {
 	START_TIMEOUT_MS = 30000, /* a cold boot on a busy host; a restore takes milliseconds */
 	CALL_TIMEOUT_MS = 30000,
 	STOP_TIMEOUT_MS = 10000,
-	SEAL_TIMEOUT_MS = 30000, /* on a host whose cpus have other things to do */
+	GONE_MS = 100, /* between the last word of a process and its end */
 	PIDS_DEFAULT = 2048,
 	WORDS_MAX = 24, /* of a command line, as many as the longest kind has and some */
 	/* fds: beside the fixed slots each guest process has one, and so has each agent stream */
@@ -46,7 +46,7 @@ _Static_assert((int)UM_VOLUMES_MAX == (int)ENGINE_VOLUMES_MAX &&
 /* Host memory a machine needs beside the guest's: page tables, stubs, the kernel's own image. The
  * guest's counts twice: what its sealed layers hold for forks, and what it wrote since. */
 #define MEMORY_ROOM ((uint64_t)64 << 20)
-#define FILE_ROOM ((uint64_t)64 << 20)
+#define FILE_ROOM   ((uint64_t)64 << 20)
 
 struct prepared {
 	struct prepared *next;
@@ -380,6 +380,25 @@ static bool um_why_ended(struct engine *engine, const char *id, char *ret, size_
 	return true;
 }
 
+/* How a kernel that did not answer is doing, in words: before it is stopped, and reaped. */
+static void how_it_is(struct um *um, const char *id, int pidfd, int r, char *buf, size_t len)
+{
+	struct pollfd p = {.fd = pidfd, .events = POLLIN};
+	siginfo_t si = {0};
+
+	if (um_why_ended(&um->engine, id, buf, len))
+		return;
+	poll(&p, 1, GONE_MS);
+	if (waitid(P_PIDFD, (id_t)pidfd, &si, WEXITED | WNOHANG | WNOWAIT) < 0 || si.si_pid == 0)
+		snprintf(buf, len, "%s",
+		         r == -ESRCH ? "its kernel ended, nobody knows how" : strerror(-r));
+	else if (si.si_code == CLD_EXITED)
+		snprintf(buf, len, "its kernel ended with status %d", si.si_status);
+	else
+		snprintf(buf, len, "its kernel was ended by signal %d, %s", si.si_status,
+		         sigdescr_np(si.si_status));
+}
+
 static int um_stop(struct engine *engine, const char *id, pid_t pid, struct err *e)
 {
 	struct um *um = (struct um *)engine;
@@ -411,7 +430,7 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	autoclose int control = -1, agent = -1, pagemap = -1;
 	struct um_packet p;
 	struct um_msg answer;
-	char name[32], why[160];
+	char name[32], how[96], why[160];
 	int r;
 
 	r = check_image(s->image, e);
@@ -459,11 +478,11 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	if (r == 0 && answer.type != UM_READY)
 		r = -EPROTO;
 	if (r < 0) {
+		how_it_is(um, s->id, m.pidfd, r, how, sizeof(how));
 		um_stop(engine, s->id, m.pid, NULL);
 		last_words(s->dirfd, why, sizeof(why));
 		err_set(e, -r, s->image->state < 0 ? "boot_failed" : "restore_failed",
-		        "machine %s did not start (%s): %s", s->id,
-		        r == -ESRCH ? "its kernel ended" : strerror(-r), why);
+		        "machine %s did not start (%s): %s", s->id, how, why);
 		goto out;
 	}
 	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++) {
@@ -605,43 +624,23 @@ static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
 	return 0;
 }
 
-/* The machine has ended its stubs, but the host may still be taking their memory apart. */
-static int seal_when_let_go(int fd, uint64_t pages, struct map *map, struct layer **ret)
-{
-	uint64_t deadline = mono_ms() + SEAL_TIMEOUT_MS;
-	int r;
-
-	while ((r = layer_seal_memfd(fd, pages, map, ret)) == -EBUSY && mono_ms() < deadline)
-		usleep(200);
-	return r;
-}
-
-/* They have its disks open, too. */
-static int seal_file_when_let_go(int dirfd, const char *name, uint64_t pages, struct map *map,
-                                 struct layer **ret)
-{
-	uint64_t deadline = mono_ms() + SEAL_TIMEOUT_MS;
-	int r;
-
-	while ((r = layer_seal_file(dirfd, name, pages, map, ret)) == -EBUSY &&
-	       mono_ms() < deadline)
-		usleep(200);
-	return r;
-}
-
 /* Turns what was the top into a layer of the set. */
 static int push_memory(struct engine_machine *m, struct snapshot_work *w, const struct um_msg *a,
                        off_t *pos)
 {
 	AUTO(layer_unrefp) struct layer *l = NULL;
 	AUTO(map_fini) struct map map = {0};
+	uint64_t deadline = 0;
 	int r;
 
 	r = keep_live(&m->image.memory, a->arg[UM_DONE_LIVE]);
 	if (r == 0)
 		r = runs_read(w->map, pos, a->arg[UM_DONE_RUNS], m->image.memory.pages, &map);
-	if (r == 0)
-		r = seal_when_let_go(m->top, m->image.memory.pages, &map, &l);
+	if (r == 0) {
+		do
+			r = layer_seal_memfd(m->top, m->image.memory.pages, &map, &l);
+		while (layer_busy(r, &deadline));
+	}
 	if (r == 0)
 		r = set_push(&m->image.memory, l);
 	return r;
@@ -653,13 +652,17 @@ static int push_disk(struct engine_machine *m, size_t d, struct snapshot_work *w
 	struct engine_disk *k = &m->image.disks[d];
 	AUTO(layer_unrefp) struct layer *l = NULL;
 	AUTO(map_fini) struct map map = {0};
+	uint64_t deadline = 0;
 	int r;
 
 	r = keep_live(&k->layers, a->disk[d].size);
 	if (r == 0)
 		r = runs_read(w->map, pos, a->disk[d].layers, k->layers.pages, &map);
-	if (r == 0)
-		r = seal_file_when_let_go(m->dirfd, w->disk_name[d], k->layers.pages, &map, &l);
+	if (r == 0) { /* its stubs have the disks open, too */
+		do
+			r = layer_seal_file(m->dirfd, w->disk_name[d], k->layers.pages, &map, &l);
+		while (layer_busy(r, &deadline));
+	}
 	if (r == 0)
 		r = set_push(&k->layers, l);
 	return r;

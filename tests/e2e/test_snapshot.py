@@ -243,6 +243,17 @@ def test_a_foreign_snapshot_is_refused_and_says_why(panda, saved, change_text, s
     refused(panda, "one", says)
 
 
+def test_a_machine_that_dies_at_its_start_tells_how(panda, saved):
+    """Its state is nonsense, with digests that are right: only the kernel itself can find out."""
+    state = saved / "state"
+    old = hashlib.sha256(state.read_bytes()).hexdigest()
+    change(state, lambda f: (f.seek(64), f.write(bytes(200))))
+    new = hashlib.sha256(state.read_bytes()).hexdigest()
+    forge(saved / "manifest.json", lambda t: t.replace(old, new))
+    r = panda.refused("restore", "one", code=1, says="did not start")
+    assert re.search(r"its kernel (ended with status \d+|was ended by signal \d+, [A-Z])", r.err.decode()), r
+
+
 def test_a_directory_that_is_no_snapshot_is_refused(panda, box):
     box.stop()
     panda.do("snapshots")
