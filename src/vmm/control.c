@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/io.h"
 
 struct conn {
@@ -27,7 +26,6 @@ struct control {
 	struct conn conn[CONTROL_CONNS_MAX];
 	struct loop_timer stats_timer;
 	unsigned stats_seen;
-	uint64_t born_ns;
 };
 
 static bool sane(const struct um_msg *msg, ssize_t n, size_t nfds)
@@ -125,7 +123,7 @@ static void answer_stats(struct control *k)
 
 	a.arg[1] = k->m->ram.mem.size;
 	a.arg[2] = k->m->balloon.free_bytes;
-	a.arg[3] = mono_ns() - k->born_ns;
+	a.arg[3] = vm_uptime_ns(&k->m->vm);
 	a.arg[4] = k->m->lives;
 	loop_timer_clear(k->m->loop, &k->stats_timer);
 	for (size_t i = 0; i < CONTROL_CONNS_MAX; i++) {
@@ -303,8 +301,7 @@ int control_start(struct machine *m, int listener, int conn, uint64_t lost, stru
 	*k = (struct control){.m = m,
 	                      .listener = listener,
 	                      .io = {.fn = accept_conn, .arg = k},
-	                      .stats_timer = {.fn = stats_late, .arg = k},
-	                      .born_ns = mono_ns()};
+	                      .stats_timer = {.fn = stats_late, .arg = k}};
 	for (size_t i = 0; i < CONTROL_CONNS_MAX; i++)
 		k->conn[i].fd = -1;
 	m->worked = machine_worked;

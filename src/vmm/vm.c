@@ -281,8 +281,8 @@ static void park(struct vcpu *c)
 	struct vm *vm = c->vm;
 
 	__atomic_store_n(&c->run->immediate_exit, 1, __ATOMIC_RELAXED);
-	if (ioctl(c->fd, KVM_RUN, 0) == 0)
-		handle_exit(c);
+	while (ioctl(c->fd, KVM_RUN, 0) == 0)
+		handle_exit(c); /* an instruction may need several; none enters the guest */
 	pthread_mutex_lock(&vm->lock);
 	vm->parked++;
 	pthread_cond_broadcast(&vm->changed);

@@ -99,6 +99,9 @@ void vm_interrupt(struct vm *vm, unsigned irq);
 /* What is written to this address, 4 bytes, becomes a count of fd, and no exit. */
 int vm_ioeventfd(struct vm *vm, uint64_t gpa, int fd);
 
+/* How long the machine has run, in all its lives: kvm-clock. */
+uint64_t vm_uptime_ns(struct vm *vm);
+
 /* All of it, paused. Loading comes after vm_init() with the cpuid that was saved. */
 int vm_save(struct vm *vm, struct state_out *s);
 int vm_load(struct vm *vm, struct state_in *s);

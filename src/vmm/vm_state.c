@@ -240,6 +240,13 @@ int vm_load(struct vm *vm, struct state_in *s)
 	return ioctl(vm->fd, KVM_SET_CLOCK, &g.clock) < 0 ? -errno : 0;
 }
 
+uint64_t vm_uptime_ns(struct vm *vm)
+{
+	struct kvm_clock_data clock = {0};
+
+	return ioctl(vm->fd, KVM_GET_CLOCK, &clock) < 0 ? 0 : clock.clock;
+}
+
 void vm_save_cpuid(const struct vm *vm, struct state_out *s)
 {
 	state_put(s, STATE_CPUID, vm->cpuid.entry,
