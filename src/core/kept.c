@@ -31,7 +31,7 @@ static int stamp_of(const struct host *h, const char *id, char ret[DIGEST_TEXT])
 	int fd = openat(h->store.snapshots, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	autoclosedir DIR *d = fd < 0 ? NULL : fdopendir(fd);
 	AUTO(sha_freep) struct sha *sha = NULL;
-	char *lines[FILES_MAX];
+	char *lines[FILES_MAX] = {0};
 	autofree char *boot = NULL;
 	struct digest digest;
 	struct dirent *de;
@@ -52,7 +52,8 @@ static int stamp_of(const struct host *h, const char *id, char ret[DIGEST_TEXT])
 		else
 			n++;
 	}
-	qsort(lines, n, sizeof(*lines), by_text);
+	if (n)
+		qsort(lines, n, sizeof(*lines), by_text);
 	if (r == 0)
 		r = sha_new(&sha);
 	if (r == 0)

@@ -31,6 +31,11 @@ ENTRIES_MAX = 2000000  # of all layers
 REFS_MAX = 16
 
 
+# What readers of formats say when they are given nonsense.
+EXPECTED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, OverflowError, OSError, KeyError, TypeError,
+            AttributeError, RecursionError)
+
+
 class Bad(Exception):
     pass
 
@@ -381,6 +386,7 @@ def unpack(config, layers):
         resolv = f.read()
     diffs = (config.get("rootfs") or {}).get("diff_ids") or []
     os.mkdir(ROOT, 0o755)
+    disk, libc = os.open(ROOT, os.O_RDONLY | os.O_DIRECTORY), ctypes.CDLL(None, use_errno=True)
     os.chroot(ROOT)
     os.chdir("/")
     os.umask(0o022)
@@ -390,7 +396,7 @@ def unpack(config, layers):
             f = Plain(part)
             n += Layer(limit).unpack(f, ENTRIES_MAX - n)
             digest = "sha256:" + f.digest()
-        except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, OverflowError, OSError) as e:
+        except EXPECTED as e:
             raise Bad(f"layer {i + 1} of {len(layers)} is damaged: {e}") from None
         except Bad as e:
             raise Bad(f"layer {i + 1} of {len(layers)}: {e}") from None
@@ -398,6 +404,8 @@ def unpack(config, layers):
             raise Bad(f"layer {i + 1} of {len(layers)} is damaged: its digest is not the one the image names")
         print(f"layer {i + 1} of {len(layers)} unpacked", file=sys.stderr)
     finish(covered, resolv)
+    if libc.syncfs(disk) < 0:  # the first to be told of what was lost on the way to the host's file
+        raise Bad(f"the disk cannot be written ({os.strerror(ctypes.get_errno())}): the server's own may be full")
     return n
 
 
@@ -430,5 +438,5 @@ if __name__ == "__main__":
         main(*sys.argv[1:])
     except Bad as e:
         sys.exit(str(e))
-    except (KeyError, TypeError, AttributeError, RecursionError, OSError, zlib.error, lzma.LZMAError, EOFError) as e:
+    except EXPECTED as e:
         sys.exit(f"the archive makes no sense: {type(e).__name__}: {e}")

@@ -4,16 +4,19 @@ Archives are made here, byte for byte as those tools make them; busybox (static)
 """
 import gzip
 import hashlib
+import importlib.util
 import io
 import json
 import os
+import random
 import subprocess
 import tarfile
 
 import pytest
 
-from conftest import wait_for
+from conftest import TOP, count, wait_for
 from test_builds import bakes, build, form, log, order, own, panda  # noqa: F401
+from test_server_trouble import small_disk  # noqa: F401
 
 
 def tar(*entries, format=tarfile.PAX_FORMAT):
@@ -350,3 +353,65 @@ def test_the_command_line_and_the_sdk_import(own, small, tmp_path):
         assert c.sandboxes.create("sdk").run("cat /it").stdout == "is here"
         with pytest.raises(ValueError):
             c.templates.build("x", rootfs="a", dockerfile="b")
+
+
+def test_a_disk_that_is_full_of_an_image(small_disk, small):
+    """The host's: while the archive comes in, and while it is unpacked."""
+    p = small_disk
+    had = bakes(p)
+    id = p.create()
+    room = os.statvfs(p.data)
+    with open(p.data / "ballast", "wb") as f:
+        os.posix_fallocate(f.fileno(), 0, room.f_bavail * room.f_frsize - (40 << 20))
+    try:
+        a = send(p, "x", os.urandom(60 << 20))
+        assert a.status == 507 and a.json["code"] == "disk_full", a
+    except OSError:
+        pass  # it hung up while we sent: as good
+    wait_for("it to be thrown away", lambda: not os.listdir(p.data / "builds"))
+    piece = os.urandom(1 << 20)
+    b, text = bring(p, "x", oci([("x", [small, tar(("big", piece * 100))], {}, "amd64")], pack=zstd), status="failed")
+    assert "big" in b["error"] or "disk" in b["error"] or "space" in b["error"], (b, text)
+    wait_for("its machines to go", lambda: not [m for m in p.machines() if m.startswith("b_")])
+    assert sorted(os.listdir(p.data / "builds" / b["id"])) == ["build.json", "log"] and bakes(p) == had
+    assert p.sh(id, "echo on")["stdout"] == "on\n"
+    os.unlink(p.data / "ballast")
+    bring(p, "x", docker([small]))
+    assert p.sh(p.create(template="x"), "echo fine")["stdout"] == "fine\n"
+    p.do("DELETE", "/v1/templates/x")
+
+
+def test_mutated_archives_are_refused_in_words(tmp_path):
+    """What reads archives (inside machines) ends with a sentence, whatever it is given; here it only looks."""
+    spec = importlib.util.spec_from_file_location("oci_unpack", TOP / "src/core/oci_unpack.py")
+    u = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(u)
+    layer = tar(("a", b"x" * 700), ("b", link("a")), ("c", hard("a")))
+    seeds = [docker([layer]), oci([("x", [layer], {"Env": ["A=b"]}, "amd64")]), oci([("x", [layer], {}, "amd64")], pack=zstd), layer]
+    rnd = random.Random(7)
+    ends = {"good": 0, "bad": 0}
+    for n in range(count(400, 20000)):
+        data = bytearray(seeds[n % len(seeds)])
+        for _ in range(rnd.randrange(1, 8)):
+            at = rnd.randrange(len(data))
+            what = rnd.randrange(4)
+            if what == 0:
+                data[at] ^= 1 << rnd.randrange(8)
+            elif what == 1:
+                del data[at:at + rnd.randrange(1, 600)]
+            elif what == 2:
+                data[at:at] = data[at:at + rnd.randrange(600)]
+            else:
+                data[at:at + 12] = rnd.choice([b"7" * 12, b"\xff" * 12, b"\0" * 12, b"../../../etc", b"-00000000001"])
+        (tmp_path / "a").write_bytes(data)
+        u.ARCHIVE = str(tmp_path / "a")
+        try:
+            names, config, layers = u.Archive(u.whole_archive(len(data))).image("")
+            for f in layers:
+                with tarfile.open(fileobj=u.Plain(f), mode="r|", tarinfo=u.Entry) as t:
+                    for m in t:
+                        u.path_of(m.name, "an entry")
+            ends["good"] += 1
+        except (u.Bad, *u.EXPECTED):
+            ends["bad"] += 1
+    assert ends["good"] and ends["bad"], ends
