@@ -198,7 +198,7 @@ static int take_fds(const struct um_msg *msg, int *fds, struct snapshot_fds *f)
 
 static void snapshot(struct conn *c, const struct um_msg *msg, int *fds)
 {
-	bool hold = msg->arg[UM_SNAPSHOT_HOLD];
+	bool hold = msg->arg[UM_SNAPSHOT_HOLD], stood = c->k->m->paused;
 	struct um_msg a = {.type = UM_DONE, .magic = UM_MAGIC};
 	struct snapshot_fds f;
 	int r = take_fds(msg, fds, &f);
@@ -207,7 +207,7 @@ static void snapshot(struct conn *c, const struct um_msg *msg, int *fds)
 		f.state = -1; /* not complete: all is closed and refused */
 	r = machine_snapshot(c->k->m, &f, hold, &a);
 	a.arg[UM_DONE_ERR] = (uint64_t)(int64_t)r;
-	c->holds = hold && r == 0;
+	c->holds = hold && r == 0 && !stood; /* who was paused before stays so */
 	answer(c, &a);
 }
 

@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,14 +14,35 @@
 enum {
 	LAYERS_MAX = 64,
 	PAGEMAP_BATCH = 4096,
+	SCAN_BATCH = 1024,
 	RELEASE_PAGES = 16, /* what is smaller is not worth a mapping */
 };
 
-/* Documentation/admin-guide/mm/pagemap.rst */
+/* Documentation/admin-guide/mm/pagemap.rst; linux/fs.h has the second half since 6.7 */
 #define PM_PRESENT (1ull << 63)
 #define PM_SWAPPED (1ull << 62)
 #define PM_FILE    (1ull << 61)
 #define PM_ALONE   (1ull << 56) /* nobody else maps it */
+
+#ifndef PAGEMAP_SCAN
+#define PAGEMAP_SCAN _IOWR('f', 16, struct pm_scan_arg)
+
+enum {
+	PAGE_IS_FILE = 1 << 2,
+	PAGE_IS_PRESENT = 1 << 3,
+	PAGE_IS_SWAPPED = 1 << 4,
+	PAGE_IS_PFNZERO = 1 << 5,
+};
+
+struct page_region {
+	uint64_t start, end, categories;
+};
+
+struct pm_scan_arg {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+#endif
 
 static uint64_t pages(const struct ram *r)
 {
@@ -155,8 +178,38 @@ static bool is_private(const struct ram *r, uint64_t page, uint64_t pm)
 	       !is_zeros(r->mem.base + page * INDEX_PAGE);
 }
 
-/* Marks the pages that the host has copied for us: those it does not share with a layer. */
-static int mark_private(struct ram *r, uint8_t top)
+/* Marks the pages that the host has copied for us: those it does not share with a layer. Linux 6.7.
+ */
+static int scan_private(struct ram *r, uint8_t top)
+{
+	autofree struct page_region *v = malloc(SCAN_BATCH * sizeof(*v));
+	uint64_t base = (uint64_t)(uintptr_t)r->mem.base;
+	struct pm_scan_arg a = {.size = sizeof(a),
+	                        .start = base,
+	                        .end = base + r->mem.size,
+	                        .vec = (uint64_t)(uintptr_t)v,
+	                        .vec_len = SCAN_BATCH,
+	                        .category_inverted = PAGE_IS_FILE | PAGE_IS_PFNZERO,
+	                        .category_mask = PAGE_IS_FILE | PAGE_IS_PFNZERO,
+	                        .category_anyof_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+	                        .return_mask = PAGE_IS_PRESENT};
+
+	if (!v)
+		return -ENOMEM;
+	for (; a.start < a.end; a.start = a.walk_end) {
+		int n = ioctl((int)r->pagemap_slot, PAGEMAP_SCAN, &a);
+
+		if (n < 0)
+			return -errno;
+		for (int i = 0; i < n; i++)
+			index_set(&r->next, (v[i].start - base) / INDEX_PAGE,
+			          (v[i].end - v[i].start) / INDEX_PAGE, top);
+	}
+	return 0;
+}
+
+/* The same for older hosts, page by page. */
+static int read_private(struct ram *r, uint8_t top)
 {
 	autofree uint64_t *v = malloc(PAGEMAP_BATCH * sizeof(*v));
 	uint64_t first = (uint64_t)(uintptr_t)r->mem.base / INDEX_PAGE, total = pages(r);
@@ -234,7 +287,9 @@ static int collect(struct ram *r)
 	if (e < 0)
 		return e;
 	memcpy(r->next.at, r->index.at, pages(r));
-	e = r->shared ? mark_shared(r, top) : mark_private(r, top);
+	e = r->shared ? mark_shared(r, top) : scan_private(r, top);
+	if (e == -ENOTTY || e == -ENOSYS)
+		e = read_private(r, top);
 	if (e < 0)
 		return e;
 	r->dead = choose_dead(r);

@@ -15,6 +15,8 @@
 
 enum { RULES_MAX = 64 };
 
+#define SCAN_PAGEMAP _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, 96) /* of ram.c */
+
 #define LOAD(field)   BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define RETURN(value) BPF_STMT(BPF_RET | BPF_K, value)
 
@@ -90,6 +92,7 @@ int seccomp_devices(void)
 	    KVM_SET_LAPIC,
 	    KVM_SET_VCPU_EVENTS,
 	    KVM_SET_MSRS,
+	    SCAN_PAGEMAP,
 	    KVM_SET_TSC_KHZ,
 	};
 	static const unsigned calls[] = {

@@ -49,7 +49,7 @@ static const struct word words[] = {
          BIT(29)},
     /* umip gfni vaes vpclmulqdq rdpid */
     {7, 0, ECX, 0, 0, 0, BIT(2) | BIT(8) | BIT(9) | BIT(10) | BIT(22)},
-    /* fsrm md_clear spec_ctrl stibp arch_capabilities ssbd */
+    /* fsrm md_clear spec_ctrl stibp ssbd */
     {7, 0, EDX, 0, 0, 0, BIT(4) | BIT(10) | BIT(26) | BIT(27) | BIT(31)},
     {7, 1, EAX, 0, 0, 0, 0},
     /* xsaveopt xsavec xgetbv1 xsaves */
