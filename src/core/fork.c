@@ -35,6 +35,7 @@ struct fork {
 	size_t count, left;
 	struct host_forked result;
 	uint64_t asked_ns, stop_ns;
+	atomic_bool stop; /* the parent is to be killed: it shall not wait for copies of volumes */
 	int r;
 	struct err err;
 };
@@ -143,26 +144,44 @@ static void child_done(void *arg)
 		fork_over(f);
 }
 
-/* What is in no layer is copied for the children while the parent stands still. */
+struct sealing {
+	struct fork *f;
+	struct machine_copy *copy;
+};
+
+/* What is in no layer is copied for the children, as of the moment the parent stands still. */
 static int clone_volumes(void *arg, const struct engine_machine *m, struct err *e)
 {
-	struct fork *f = arg;
-	int r = 0;
+	struct sealing *s = arg;
 
-	for (size_t i = 0; r == 0 && i < f->count; i++)
-		r = volume_clone_all(f->host, f->sources, f->children[i].job.id, e);
+	return volume_clone_begin(s->f->host, s->f->sources, m, s->f->children[0].job.id, &s->copy,
+	                          e);
+}
+
+static int seal_with_volumes(struct fork *f, struct engine_snapshot_info *info)
+{
+	struct sealing s = {.f = f};
+	const char *first = f->children[0].job.id;
+	int r = machine_snapshot_with(&f->host->machines, f->machine, clone_volumes, &s, &f->image,
+	                              info, &f->err);
+
+	if (r < 0)
+		machine_copy_free(s.copy);
+	else if (s.copy)
+		r = machine_copy_finish(s.copy, &f->stop, &f->err);
+	for (size_t i = 1; r == 0 && i < f->count; i++)
+		r = volume_clone_again(f->host, f->sources, first, f->children[i].job.id, &f->err);
 	return r;
 }
 
 static void seal_work(void *arg)
 {
 	struct fork *f = arg;
-	struct machines *ms = &f->host->machines;
 	struct engine_snapshot_info info = {0};
 
-	f->r = f->sources ? machine_snapshot_with(ms, f->machine, clone_volumes, f, &f->image,
-	                                          &info, &f->err)
-	                  : machine_snapshot(ms, f->machine, &f->image, &info, &f->err);
+	f->r = f->sources
+	           ? seal_with_volumes(f, &info)
+	           : machine_snapshot(&f->host->machines, f->machine, &f->image, &info, &f->err);
 	f->stop_ns = info.stop_ns;
 	fault_at("fork.sealed");
 }
@@ -237,6 +256,11 @@ static int refresh_volumes(struct fork *f, const struct sandbox *parent, struct 
 		r = volume_list_set(f->children[i].sb,
 		                    f->volumes ? json_incref(f->volumes) : json_array(), false, e);
 	return r;
+}
+
+static void fork_cancel(struct op *op)
+{
+	atomic_store(&((struct fork *)op)->stop, true);
 }
 
 static void fork_begin(struct op *op)
@@ -379,7 +403,8 @@ void host_fork(struct host *h, struct sandbox *sb, size_t count, const json_t *m
 	                   .volumes = volume_list_of_child(sb->spec.volumes),
 	                   .parents = json_incref(sb->spec.volumes),
 	                   .asked_ns = mono_ns(),
-	                   .op.begin = fork_begin};
+	                   .op.begin = fork_begin,
+	                   .op.cancel = fork_cancel};
 	memcpy(f->parent, sb->id, sizeof(f->parent));
 	memcpy(f->tenant, sb->tenant, sizeof(f->tenant));
 	uuid_new(f->result.snapshot_id);

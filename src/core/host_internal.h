@@ -154,6 +154,7 @@ int volume_check_again(struct host *h, const struct sandbox *sb, struct err *e);
 struct volume_sources {
 	size_t n;
 	char path[SANDBOX_VOLUMES_MAX][4096];
+	unsigned slot[SANDBOX_VOLUMES_MAX];
 	uint64_t size[SANDBOX_VOLUMES_MAX]; /* what counts of it; 0: all */
 	uint64_t used;                      /* what copies of all of them take */
 };
@@ -163,9 +164,16 @@ int volume_sources(struct host *h, const struct sandbox *sb, struct volume_sourc
 json_t *volume_list_of_child(const json_t *list);
 /* Does that much fit on the disk? disk_full. */
 int volume_room(struct host *h, uint64_t bytes, struct err *e);
-/* Those copies; the parent must stand still. For the pool: blocks, reads no records. */
-int volume_clone_all(struct host *h, const struct volume_sources *from, const char *clone_for,
-                     struct err *e);
+/*
+ * Those copies, for the pool. For the first child while the parent stands still: the largest one is
+ * only begun, and with that the parent goes on; *ret stays NULL when there is nothing to finish.
+ * Then, when that is finished, for the others from the first one's.
+ */
+int volume_clone_begin(struct host *h, const struct volume_sources *from,
+                       const struct engine_machine *m, const char *first, struct machine_copy **ret,
+                       struct err *e);
+int volume_clone_again(struct host *h, const struct volume_sources *from, const char *first,
+                       const char *other, struct err *e);
 /* They are on disk as they are now. For the pool. */
 int volume_sync_all(const struct volume_sources *from, struct err *e);
 /* Removes a sandbox's private copies, if it had any; or one. */

@@ -43,9 +43,9 @@ struct machine_info {
 	uint64_t generation; /* 1 for a booted machine; one more than its parent's when restored */
 	bool alive;
 	const struct engine_kind *kind; /* NULL: one that this host does not have now */
-	char end[120];         /* why it is not alive */
-	bool oom_killed;       /* because it reached the limit of its memory */
-	uint32_t volumes_lost; /* by machine_start() only, see struct engine_machine */
+	char end[120];                  /* why it is not alive */
+	bool oom_killed;                /* because it reached the limit of its memory */
+	uint32_t volumes_lost;          /* by machine_start() only, see struct engine_machine */
 };
 
 /*
@@ -131,6 +131,17 @@ int machine_volume_take(struct machines *ms, const char *id, const struct machin
  */
 int machine_volume_copy(struct machines *ms, const char *id, const struct machine_volume *v, int to,
                         const atomic_bool *stop, struct err *e);
+
+/*
+ * In two steps, for who has the machine: from the first one on it is copied as it is then, and the
+ * second one, which frees it, takes the time. A machine that stands still goes on with the first.
+ * Nobody else may take the machine up in between. `to` is empty and borrowed.
+ */
+struct machine_copy;
+int machine_copy_begin(struct machines *ms, const struct engine_machine *m, unsigned slot,
+                       uint64_t size, int to, struct machine_copy **ret, struct err *e);
+int machine_copy_finish(struct machine_copy *c, const atomic_bool *stop, struct err *e);
+void machine_copy_free(struct machine_copy *c);
 
 /* The tap it was given, for net_adopt(). -ENOENT: none. Caller owns *ret. */
 int machine_net_fd(struct machines *ms, const struct engine_machine *m, int *ret, struct err *e);

@@ -272,37 +272,125 @@ static int copy_failed(int r, struct err *e)
 	               "cannot copy the volume: %s", strerror(-r));
 }
 
-struct copying {
-	struct engine_machine *m;
-	struct guest *guest;
-	const struct machine_volume *v;
+struct machine_copy {
+	struct engine *engine;
+	struct engine_machine m; /* a control of its own: as long as that is open, it is copied */
+	unsigned slot;
+	uint64_t size;
 	int from, to, marks;
-	const atomic_uchar *marked;
+	atomic_uchar *marked; /* one for each chunk */
+	size_t chunks;
 	bool shared; /* blocks: nothing left to be copied */
 };
 
-/* One moment: the file system is at peace on disk, and what comes after it is kept apart. */
-static int begin_copy(struct machines *ms, struct copying *c, struct err *e)
+void machine_copy_free(struct machine_copy *c)
 {
+	if (!c)
+		return;
+	if (c->marked)
+		munmap(c->marked, c->chunks);
+	closep(&c->from);
+	closep(&c->to);
+	closep(&c->marks);
+	engine_machine_fini(&c->m);
+	free(c);
+}
+
+static int prepare_copy(struct machine_copy *c, const struct engine_machine *m, int to)
+{
+	void *map;
+
+	c->m.control = fcntl(m->control, F_DUPFD_CLOEXEC, 3);
+	c->m.pidfd = fcntl(m->pidfd, F_DUPFD_CLOEXEC, 3);
+	c->to = fcntl(to, F_DUPFD_CLOEXEC, 3);
+	c->marks = memfd_create("panda-marks", MFD_CLOEXEC);
+	if (c->m.control < 0 || c->m.pidfd < 0 || c->to < 0 || c->marks < 0 ||
+	    ftruncate(c->marks, (off_t)c->chunks) < 0 || ftruncate(to, (off_t)c->size) < 0)
+		return -errno;
+	map = mmap(NULL, c->chunks, PROT_READ, MAP_SHARED, c->marks, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	c->marked = map;
+	return 0;
+}
+
+int machine_copy_begin(struct machines *ms, const struct engine_machine *m, unsigned slot,
+                       uint64_t size, int to, struct machine_copy **ret, struct err *e)
+{
+	struct machine_copy *c = calloc(1, sizeof(*c));
+	int r;
+
+	if (!c)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	*c = (struct machine_copy){.engine = ms->engine,
+	                           .m = ENGINE_MACHINE_EMPTY,
+	                           .slot = slot,
+	                           .size = size,
+	                           .chunks =
+	                               (size_t)((size + ENGINE_COPY_CHUNK - 1) / ENGINE_COPY_CHUNK),
+	                           .from = -1,
+	                           .to = -1,
+	                           .marks = -1};
+	memcpy(c->m.id, m->id, sizeof(c->m.id));
+	r = check_kind(m, e);
+	if (r == 0)
+		r = machine_volume_file(ms, m, slot, &c->from, e);
+	if (r == 0 && (r = prepare_copy(c, m, to)) < 0)
+		copy_failed(r, e);
+	if (r == 0) {
+		c->shared = ioctl(c->to, FICLONE, c->from) == 0;
+		if (!c->shared)
+			r = ms->engine->volume_copy(ms->engine, &c->m, slot, c->to, c->marks, e);
+	}
+	if (r < 0)
+		machine_copy_free(c);
+	else
+		*ret = c;
+	return r;
+}
+
+int machine_copy_finish(struct machine_copy *c, const atomic_bool *stop, struct err *e)
+{
+	int r = 0;
+
+	if (!c->shared) {
+		r = copy_rest(c->from, c->to, c->marked, c->size, stop);
+		if (r < 0)
+			copy_failed(r, e);
+		else
+			r = c->engine->volume_copied(c->engine, &c->m, c->slot, e);
+	}
+	machine_copy_free(c);
+	return r;
+}
+
+/* One moment: the file system is at peace on disk, and what comes after it is kept apart. */
+static int begin_frozen(struct machines *ms, const struct engine_machine *m, struct guest *g,
+                        const struct machine_volume *v, int to, struct machine_copy **ret,
+                        struct err *e)
+{
+	struct machine_copy *c = NULL;
 	bool frozen;
 	int r, r2 = 0;
 
-	guest_set_deadline(c->guest, SYNC_MS);
-	r = guest_sync(c->guest, e); /* so that nobody waits long for the freeze */
-	guest_set_deadline(c->guest, ASK_MS);
+	guest_set_deadline(g, SYNC_MS);
+	r = guest_sync(g, e); /* so that nobody waits long for the freeze */
+	guest_set_deadline(g, ASK_MS);
 	if (r == 0)
-		r = guest_freeze(c->guest, c->v->slot, c->v->mount, e);
+		r = guest_freeze(g, v->slot, v->mount, e);
 	frozen = r == 0;
 	if (r == -EINVAL)
 		r = 0; /* the guest has unmounted it: it is at peace, or somebody's own business */
-	if (r < 0)
-		return r;
-	c->shared = ioctl(c->to, FICLONE, c->from) == 0;
-	if (!c->shared)
-		r = ms->engine->volume_copy(ms->engine, c->m, c->v->slot, c->to, c->marks, e);
+	if (r == 0)
+		r = machine_copy_begin(ms, m, v->slot, v->size, to, &c, e);
 	if (frozen)
-		r2 = guest_thaw(c->guest, r < 0 ? NULL : e);
-	return r < 0 ? r : r2;
+		r2 = guest_thaw(g, r < 0 ? NULL : e);
+	r = r < 0 ? r : r2;
+	if (r < 0)
+		machine_copy_free(c);
+	else
+		*ret = c;
+	return r;
 }
 
 int machine_volume_copy(struct machines *ms, const char *id, const struct machine_volume *v, int to,
@@ -310,41 +398,13 @@ int machine_volume_copy(struct machines *ms, const char *id, const struct machin
 {
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	AUTO(guest_freep) struct guest *g = NULL;
-	autoclose int from = -1, marks = -1;
-	size_t chunks = (size_t)((v->size + ENGINE_COPY_CHUNK - 1) / ENGINE_COPY_CHUNK);
-	struct copying c = {.m = &m, .v = v, .to = to};
+	struct machine_copy *c = NULL;
 	struct machine_info info;
-	void *map;
-	int r;
+	int r = machine_take_up(ms, id, &m, &info, e);
 
-	r = machine_take_up(ms, id, &m, &info, e);
-	if (r == 0)
-		r = check_kind(&m, e);
-	if (r == 0)
-		r = machine_volume_file(ms, &m, v->slot, &from, e);
 	if (r == 0)
 		r = machine_guest(ms, id, &g, e);
-	if (r < 0)
-		return r;
-	marks = memfd_create("panda-marks", MFD_CLOEXEC);
-	if (marks < 0 || ftruncate(marks, (off_t)chunks) < 0 ||
-	    (map = mmap(NULL, chunks, PROT_READ, MAP_SHARED, marks, 0)) == MAP_FAILED)
-		return err_set(e, errno, "no_memory", "no memory to copy a volume");
-	c.guest = g;
-	c.from = from;
-	c.marks = marks;
-	c.marked = map;
-	if (ftruncate(to, (off_t)v->size) < 0)
-		r = copy_failed(-errno, e);
 	if (r == 0)
-		r = begin_copy(ms, &c, e);
-	if (r == 0 && !c.shared) {
-		r = copy_rest(from, to, c.marked, v->size, stop);
-		if (r < 0)
-			r = copy_failed(r, e);
-		else
-			r = ms->engine->volume_copied(ms->engine, &m, v->slot, e);
-	}
-	munmap(map, chunks);
-	return r;
+		r = begin_frozen(ms, &m, g, v, to, &c, e);
+	return r < 0 ? r : machine_copy_finish(c, stop, e);
 }

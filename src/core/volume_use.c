@@ -225,6 +225,7 @@ int volume_sources(struct host *h, const struct sandbox *sb, struct volume_sourc
 		struct stat st;
 
 		ret->path[i][0] = 0;
+		ret->slot[i] = volume_slot(item, i);
 		ret->n = i + 1;
 		if (r == 0 && volume_writable(item))
 			r = file_of(h, sb->tenant, sb->id, item, ret->path[i], &ret->size[i], e);
@@ -234,30 +235,83 @@ int volume_sources(struct host *h, const struct sandbox *sb, struct volume_sourc
 	return r;
 }
 
-int volume_clone_all(struct host *h, const struct volume_sources *from, const char *clone_for,
-                     struct err *e)
+/* The copy of the i-th of a sandbox, new and empty. */
+static int make_copy(struct host *h, const char *sandbox, size_t i, int *ret, struct err *e)
 {
-	for (size_t i = 0; i < from->n; i++) {
-		autoclose int in = -1, out = -1;
-		char path[PATH_MAX];
-		int r;
+	char path[PATH_MAX];
 
-		if (!from->path[i][0])
-			continue; /* read-only: shared */
-		copy_path(h, clone_for, (json_int_t)i, path);
-		in = open(from->path[i], O_RDONLY | O_CLOEXEC);
-		out = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-		if (in < 0 || out < 0)
-			return err_set(e, errno, "disk_full", "cannot copy a volume to %s: %s",
-			               path, strerror(errno));
-		r = engine_volume_clone(in, out);
-		if (r == 0 && from->size[i] && ftruncate(out, (off_t)from->size[i]) < 0)
-			r = -errno;
-		if (r < 0)
-			return err_set(e, -r, "disk_full", "cannot copy a volume to %s: %s", path,
-			               strerror(-r));
+	copy_path(h, sandbox, (json_int_t)i, path);
+	*ret = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	return *ret < 0 ? err_set(e, errno, "disk_full", "cannot copy a volume to %s: %s", path,
+	                          strerror(errno))
+	                : 0;
+}
+
+static int clone_file(struct host *h, const char *from, uint64_t size, const char *sandbox,
+                      size_t i, struct err *e)
+{
+	autoclose int in = open(from, O_RDONLY | O_CLOEXEC), out = -1;
+	int r = make_copy(h, sandbox, i, &out, e);
+
+	if (r < 0)
+		return r;
+	r = in < 0 ? -errno : engine_volume_clone(in, out);
+	if (r == 0 && size && ftruncate(out, (off_t)size) < 0)
+		r = -errno;
+	return r < 0 ? err_set(e, -r, "disk_full", "cannot copy a volume from %s: %s", from,
+	                       strerror(-r))
+	             : 0;
+}
+
+/* The one that takes longest: it can be copied while the machine goes on. */
+static size_t largest(const struct volume_sources *from, const struct engine_machine *m)
+{
+	size_t found = from->n;
+	blkcnt_t most = -1;
+	struct stat st;
+
+	for (size_t i = 0; m->image.kind->live_volumes && i < from->n; i++)
+		if (from->path[i][0] && stat(from->path[i], &st) == 0 && st.st_blocks > most) {
+			most = st.st_blocks;
+			found = i;
+		}
+	return found;
+}
+
+int volume_clone_begin(struct host *h, const struct volume_sources *from,
+                       const struct engine_machine *m, const char *first, struct machine_copy **ret,
+                       struct err *e)
+{
+	size_t later = largest(from, m);
+	autoclose int out = -1;
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < from->n; i++)
+		if (from->path[i][0] && i != later)
+			r = clone_file(h, from->path[i], from->size[i], first, i, e);
+	if (r < 0 || later == from->n)
+		return r;
+	/* Last: with this the machine goes on. */
+	r = make_copy(h, first, later, &out, e);
+	if (r < 0)
+		return r;
+	return machine_copy_begin(&h->machines, m, from->slot[later],
+	                          m->volumes[from->slot[later]].size, out, ret, e);
+}
+
+int volume_clone_again(struct host *h, const struct volume_sources *from, const char *first,
+                       const char *other, struct err *e)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < from->n; i++) {
+		char path[PATH_MAX];
+
+		copy_path(h, first, (json_int_t)i, path);
+		if (from->path[i][0])
+			r = clone_file(h, path, 0, other, i, e);
 	}
-	return 0;
+	return r;
 }
 
 int volume_sync_all(const struct volume_sources *from, struct err *e)
