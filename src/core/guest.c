@@ -108,7 +108,7 @@ static uint8_t *out_tail(struct guest *g)
 		memmove(g->out, g->out + g->out_head, g->out_len);
 		g->out_head = 0;
 	}
-	return g->out + g->out_len;
+	return g->out + g->out_head + g->out_len;
 }
 
 static int send_frame(struct guest *g, const struct wire_header *h, const void *msg)

@@ -1,13 +1,17 @@
 """Raw TCP into sandboxes: `panda port-forward`, and the tunnel it uses."""
 import hashlib
+import http.client
 import os
 import re
 import socket
+import ssl
+import subprocess
 import threading
 
 import pytest
 
-from conftest import count, wait_for
+from conftest import NAMES, count, wait_for
+from server import Pandad
 from streams import rss_kib
 from test_cli import Cli
 
@@ -52,13 +56,17 @@ def cli(pandad, tmp_path):
     return Cli(pandad, tmp_path)
 
 
-@pytest.fixture
-def box(pandad):
+def serving(pandad):
     id = pandad.create()
     pandad.do("PUT", f"/v1/sandboxes/{id}/fs?path=/root/service.py", SERVICE)
     eid = pandad.do("POST", f"/v1/sandboxes/{id}/execs", {"argv": ["python3", "/root/service.py"]})["id"]
     wait_for("the service", lambda: pandad.do("GET", f"/v1/sandboxes/{id}/execs/{eid}")["stdout_to"] >= 6)
     return id
+
+
+@pytest.fixture
+def box(pandad):
+    return serving(pandad)
 
 
 @pytest.fixture
@@ -107,12 +115,19 @@ def test_many_at_once(forward):
                 wrong.append(i)
             t.join()
 
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(count(40, 400))]
+    def guarded(i):
+        try:
+            one(i)
+        except OSError as e:
+            wrong.append((i, e))
+
+    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count(40, 400))]
     for t in threads:
         t.start()
     for t in threads:
         t.join(120)
-    assert not wrong and not any(t.is_alive() for t in threads)
+    assert not wrong, wrong
+    assert not any(t.is_alive() for t in threads)
 
 
 def test_who_does_not_read_makes_the_sender_wait_and_nobody_else(pandad, box, forward):
@@ -182,3 +197,31 @@ def test_refusals_of_the_tunnel(pandad, box, cli):
     for bad in "", "x", "0", "1:2:3", "1:", "70000", "1:70000":
         cli.refused("port-forward", box, bad, says="like 8080:80")
     cli.refused("port-forward", box, "1:80", "-a", "nowhere", says="cannot listen")
+
+
+class TlsPandad(Pandad):
+    def connection(self, timeout):
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout,
+                                           context=ssl.create_default_context(cafile=self.config["tls_cert"]))
+
+
+def test_halves_end_on_their_own_through_tls(server_home, tmp_path, procs):
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=here", "-addext",
+                    "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key", "-out", tmp_path / "cert"], check=True, capture_output=True)
+    p = TlsPandad(server_home / f"tls-{next(NAMES)}", bakes=server_home / "bakes", tls_cert=tmp_path / "cert", tls_key=tmp_path / "key").start()
+    try:
+        id, data = serving(p), os.urandom(4 << 20)
+        for port in 7002, 7003:
+            f = Cli(p, tmp_path, PANDASTACK_API=f"https://127.0.0.1:{p.port}").popen("port-forward", "--ca-file", tmp_path / "cert", id, f"0:{port}")
+            procs.append(f)
+            with connect(int(re.search(r":(\d+)", f.stdout.readline().decode())[1])) as s:
+                if port == 7002:
+                    s.sendall(data)
+                    s.shutdown(socket.SHUT_WR)
+                    assert read_all(s).decode() == f"{len(data)} {hashlib.sha256(data).hexdigest()}"
+                else:
+                    assert read_all(s) == b"all of it"
+                    s.sendall(data)
+        wait_for("the other half", lambda: p.ask("GET", f"/v1/sandboxes/{id}/fs?path=/root/half").body == str(len(data)).encode())
+    finally:
+        p.close()
