@@ -29,13 +29,15 @@ PREFIX = "panda-e2e."
 CGROUPS = Path("/sys/fs/cgroup")
 NAMES = itertools.count(1)
 ENGINE = os.environ.get("PANDA_ENGINE", "um")
+FEW = os.environ.get("PANDA_FEW") == "1"
+SLOW = 5 if FEW else 1  # how much longer things may take in an emulated machine
 FILES = {"PANDA_IMAGE": "base.img", "PANDA_UPPER": "upper.img"}
 FILES |= {"PANDA_VMM": "panda-vmm", "PANDA_VMLINUX": "panda-vmlinux"} if ENGINE == "kvm" else {"PANDA_KERNEL": "panda-um"}
 
 
 def count(usual, soak):
     """How often a loop goes round: `usual` in every test run, `soak` with PANDA_SOAK=1; in emulated machines a fifth."""
-    if os.environ.get("PANDA_FEW") == "1":
+    if FEW:
         return min(usual, max(3, usual // 5))
     return soak if os.environ.get("PANDA_SOAK") == "1" else usual
 
@@ -46,9 +48,9 @@ def pytest_collection_modifyitems(config, items):
     items[:] = items[int(i) :: int(n)]
 
 
-def wait_for(what, look, seconds=20):
+def wait_for(what, look, seconds=60):
     """Asks look() until it says something true and returns that; fails with the last answer otherwise."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * SLOW
     while True:
         last = look()
         if last:
@@ -95,7 +97,7 @@ class Panda:
         """Runs it to its end, whatever the exit code."""
         p = self.start(*args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, **kw)
         try:
-            out, err = p.communicate(stdin, timeout=timeout)
+            out, err = p.communicate(stdin, timeout=timeout * SLOW)
         except subprocess.TimeoutExpired:
             p.kill()
             out, err = p.communicate()
@@ -126,7 +128,7 @@ class Panda:
 
     def fresh(self):
         """A machine in which nothing has happened yet. Where a boot takes seconds (KVM emulated), from a snapshot taken once."""
-        if os.environ.get("PANDA_FEW") != "1":
+        if not FEW:
             return self.boot()
         store = self.home / "fresh"
         if not self.first:
