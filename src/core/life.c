@@ -509,6 +509,7 @@ void volume_freeze_all(struct host *h, const char *machine, const json_t *list)
 	if (json_array_size(list) == 0 || machine_guest(&h->machines, machine, &g, NULL) < 0)
 		return;
 	guest_set_deadline(g, SETTLE_MS);
+	guest_sync(g, NULL); /* also where there is no fsfreeze */
 	json_array_foreach(list, i, item)
 	{
 		const char *path = json_string_value(json_object_get(item, "path"));

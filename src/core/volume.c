@@ -439,17 +439,18 @@ static bool drop_file(void *arg, struct db_row *row)
 	return true;
 }
 
-/* It was growing, or a hostile kernel made it longer: what is on record is what it is. */
-static bool cut_file(void *arg, struct db_row *row)
+/* It was growing when we or the host went down, or a hostile kernel made it longer: what is on
+ * record is what it is. */
+static bool fit_file(void *arg, struct db_row *row)
 {
 	struct host *h = arg;
 	char path[PATH_MAX];
 	struct stat st;
 
 	volume_path(h, db_text(row, 0), path);
-	if (stat(path, &st) == 0 && st.st_size > db_int(row, 1) &&
+	if (stat(path, &st) == 0 && st.st_size != db_int(row, 1) &&
 	    truncate(path, (off_t)db_int(row, 1)) == 0)
-		log_info("undid the growth of a volume file=%s", db_text(row, 0));
+		log_info("a volume is as large as its record says file=%s", db_text(row, 0));
 	return true;
 }
 
@@ -471,7 +472,7 @@ int volumes_recover(struct host *h, struct err *e)
 	if (r == 0)
 		r = db_run(h->db, e, "DELETE FROM volumes WHERE state <> 'ready'", "");
 	if (r == 0)
-		r = db_each(h->db, e, cut_file, h, "SELECT file, size FROM volumes", "");
+		r = db_each(h->db, e, fit_file, h, "SELECT file, size FROM volumes", "");
 	snprintf(path, sizeof(path), "%s/volumes", h->config.data_dir);
 	d = r == 0 ? opendir(path) : NULL;
 	while (d && (de = readdir(d))) {

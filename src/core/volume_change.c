@@ -6,7 +6,7 @@
  *
  *   attach:  on record, pending  ->  machine, guest  ->  on record     (fails: off the record)
  *   detach:  pending  ->  guest, machine  ->  off the record           (fails: as it was)
- *   grow:    file  ->  on record, pending  ->  machine, guest  ->  not pending
+ *   grow:    file, on record, pending  ->  machine, guest  ->  not pending
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -337,76 +337,76 @@ static void grow_end(struct grow *g)
 	free(g);
 }
 
-static void grow_settled(void *arg)
+static void grow_done(void *arg)
 {
 	struct grow *g = arg;
 
-	if (g->r < 0)
-		err_prefix(&g->err,
-		           "volume '%s' has grown, but not its file system in sandbox %s; "
-		           "it does when it is attached next",
-		           g->name, g->op.sb->id);
-	volume_settled(g->op.sb, &g->wants);
+	if (g->op.sb) {
+		volume_settled(g->op.sb, &g->wants);
+		if (g->r < 0)
+			err_prefix(&g->err,
+			           "volume '%s' has grown, but not its file system in sandbox %s; "
+			           "it does when it is attached next",
+			           g->name, g->op.sb->id);
+	}
 	grow_end(g);
 }
 
-static void grow_settle_work(void *arg)
+static void grow_work(void *arg)
 {
 	struct grow *g = arg;
+	autoclose int fd = open(g->path, O_RDWR | O_CLOEXEC);
 
 	fault_at("resize.recorded");
-	g->r = machine_volumes_settle(&g->host->machines, g->machine, g->wants.v, g->wants.n, false,
-	                              &g->err);
+	if (fd < 0 || fsync(fd) < 0)
+		g->r = err_set(&g->err, errno, "disk_full", "cannot sync %s: %s", g->path,
+		               strerror(errno));
+	if (g->r == 0 && g->op.sb)
+		g->r = machine_volumes_settle(&g->host->machines, g->machine, g->wants.v,
+		                              g->wants.n, false, &g->err);
 	fault_at("resize.done");
 }
 
-/* The file is that large, on disk: now it is the volume. */
-static void grow_synced(void *arg)
+/*
+ * A hole at its end, and the record, in one turn of the loop: nobody sees one without the other. A
+ * power cut may leave one of them; then the record counts (volumes_recover()).
+ */
+static int grow_file(struct grow *g, struct err *e)
 {
-	struct grow *g = arg;
-	struct sandbox *sb = g->op.sb;
+	autoclose int fd = open(g->path, O_RDWR | O_CLOEXEC);
+	struct stat st;
+	int r;
 
-	if (g->r == 0)
-		g->r = db_run(g->host->db, &g->err,
-		              "UPDATE volumes SET size = ? WHERE tenant = ? AND name = ? AND size "
-		              "< ?",
-		              "itti", (int64_t)g->size, g->tenant, g->name, (int64_t)g->size);
-	if (g->r == 0)
+	if (fd < 0 || fstat(fd, &st) < 0 ||
+	    ((uint64_t)st.st_size < g->size && ftruncate(fd, (off_t)g->size) < 0))
+		return err_set(e, errno, "disk_full", "cannot let %s grow: %s", g->path,
+		               strerror(errno));
+	fault_at("resize.grown");
+	r = db_run(g->host->db, e,
+	           "UPDATE volumes SET size = ? WHERE tenant = ? AND name = ? AND size < ?", "itti",
+	           (int64_t)g->size, g->tenant, g->name, (int64_t)g->size);
+	if (r == 0)
 		log_info("volume grown tenant=%s volume=%s bytes=%llu", g->tenant, g->name,
 		         (unsigned long long)g->size);
+	return r;
+}
+
+static void grow_run(struct grow *g)
+{
+	struct sandbox *sb = g->op.sb;
+
+	g->r = grow_file(g, &g->err);
 	if (g->r == 0 && sb)
 		g->r = volume_list_set(sb, json_incref(sb->spec.volumes), true, &g->err);
 	if (g->r == 0 && sb)
 		g->r = volume_want_all(g->host, sb, &g->wants, &g->err);
-	if (g->r < 0 || !sb || pool_submit(g->host->pool, grow_settle_work, grow_settled, g) < 0)
-		grow_end(g);
-}
-
-static void grow_sync_work(void *arg)
-{
-	struct grow *g = arg;
-	autoclose int fd = open(g->path, O_RDWR | O_CLOEXEC);
-
-	if (fd < 0 || fsync(fd) < 0)
-		g->r = err_set(&g->err, errno, "disk_full", "cannot sync %s: %s", g->path,
-		               strerror(errno));
-	fault_at("resize.grown");
-}
-
-/* A hole at its end: done at once, and here, so that two who ask at a time take turns. */
-static void grow_file(struct grow *g)
-{
-	autoclose int fd = open(g->path, O_RDWR | O_CLOEXEC);
-	struct stat st;
-
-	if (fd < 0 || fstat(fd, &st) < 0 ||
-	    ((uint64_t)st.st_size < g->size && ftruncate(fd, (off_t)g->size) < 0))
-		g->r = err_set(&g->err, errno, "disk_full", "cannot let %s grow: %s", g->path,
-		               strerror(errno));
-	if (g->r == 0 && pool_submit(g->host->pool, grow_sync_work, grow_synced, g) < 0)
+	if (g->r == 0 && pool_submit(g->host->pool, grow_work, grow_done, g) == 0)
+		return;
+	if (g->r == 0)
 		g->r = err_set(&g->err, ENOMEM, "no_memory", "no memory");
-	if (g->r < 0)
-		grow_end(g);
+	if (sb && sb->volumes_pending)
+		volume_list_set(sb, json_incref(sb->spec.volumes), false, NULL);
+	grow_end(g);
 }
 
 static void grow_begin(struct op *op)
@@ -421,7 +421,7 @@ static void grow_begin(struct op *op)
 		return;
 	}
 	memcpy(g->machine, op->sb->machine, sizeof(g->machine));
-	grow_file(g);
+	grow_run(g);
 }
 
 static int may_grow(struct host *h, const char *tenant, const struct volume_info *v,
@@ -464,7 +464,7 @@ void volume_resize(struct host *h, const char *tenant, const char *name, uint64_
 	volume_path(h, row.file, g->path);
 	sb = volume_holder(h, tenant, name, true, NULL);
 	if (!sb) {
-		grow_file(g);
+		grow_run(g);
 		return;
 	}
 	g->op.begin = grow_begin;

@@ -196,3 +196,18 @@ def test_everything_is_killed_and_what_was_fsynced_is_there(new_pandad):
     file, = (p.data / "volumes").iterdir()
     r = subprocess.run(["e2fsck", "-fn", str(file)], capture_output=True, text=True)
     assert r.returncode == 0, r.stdout
+
+
+def test_a_volume_is_as_large_as_its_record_says(new_pandad):
+    """Growing is a longer file and a record; after a power cut one of them may be missing."""
+    p = new_pandad()
+    p.do("POST", "/v1/volumes", {"name": "data", "size_mb": 64})
+    p.do("PATCH", "/v1/volumes/data", {"size_mb": 128})
+    file, = (p.data / "volumes").iterdir()
+    for size in 64, 256:
+        p.kill9()
+        os.truncate(file, size << 20)
+        p.start()
+        assert file.stat().st_size == 128 << 20
+    id = p.create(volumes=[{"name": "data", "path": "/w"}])
+    assert 100 < int(p.sh(id, "df -m --output=size /w | tail -1")["stdout"]) < 128
