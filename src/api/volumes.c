@@ -119,9 +119,15 @@ static bool add(void *arg, const struct volume_info *v)
 static void list(struct call *c, const char *snapshots_of)
 {
 	struct listing l = {.call = c, .list = json_array()};
+	struct volume_info v;
 	struct err e;
+	int r;
 
-	if (volume_each(c->host, c->tenant, snapshots_of, add, &l, &e) == 0) {
+	r = volume_each(c->host, c->tenant, snapshots_of, add, &l, &e);
+	/* Snapshots may outlive their volume; of one that never was there are none. */
+	if (r == 0 && snapshots_of && *snapshots_of && !json_array_size(l.list))
+		r = volume_get(c->host, c->tenant, snapshots_of, &v, &e);
+	if (r == 0) {
 		call_json(c, 200, l.list);
 		return;
 	}

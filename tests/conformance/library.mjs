@@ -324,8 +324,9 @@ const tests = {
       (e) => e instanceof BadRequestError && /Dockerfile:2/.test(e.message));
     const b = await client.templates.buildFromDockerfile({ name: "bad", dockerfile: "FROM base\nRUN exit 9" });
     await assert.rejects(client.templates.waitForBuild(b.id, { intervalMs: 50 }), /Dockerfile:2.*9/);
-    await assert.rejects(client.templates.register({ name: "bad", imageRef: "a/b" }), /registry/);
-    await assert.rejects(client.templates.build({ name: "bad", rootfs: new Uint8Array([1, 2]) }), /root file system/);
+    await assert.rejects(client.templates.register({ name: "bad", imageRef: "a/b" }), /registries/);
+    const r = await client.templates.build({ name: "bad", rootfs: new Uint8Array([1, 2]) });
+    await assert.rejects(client.templates.waitForBuild(r.id, { intervalMs: 50 }), /no tar archive/);
     await assert.rejects(client.templates.get("bad"), NotFoundError);
   },
   async tokens_and_me() {

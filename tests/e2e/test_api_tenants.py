@@ -8,6 +8,7 @@ import pytest
 STRANGERS = itertools.count(1)
 
 BODIES = {  # what a route wants before it looks further: a refusal must not depend on it
+    "/v1/volumes/{name}": {"size_mb": 64},
     "exec": {"cmd": "echo leaked"}, "exec/stream": {"cmd": "echo leaked"}, "execs": {"cmd": "sleep 1000"},
     "fs/mkdir": {"path": "/tmp/by-another"}, "fs/rename": {"from": "/tmp/mine", "to": "/tmp/stolen"},
     "fs/chmod": {"path": "/tmp/mine", "mode": "0777"}, "fs/symlink": {"target": "/tmp/mine", "path": "/tmp/l"},
