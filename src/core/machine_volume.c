@@ -208,15 +208,13 @@ int machine_volume_take(struct machines *ms, const char *id, const struct machin
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	AUTO(guest_freep) struct guest *g = NULL;
 	struct machine_info info;
-	int r;
+	int r = machine_take_up(ms, id, &m, &info, e);
 
-	r = machine_take_up(ms, id, &m, &info, e);
 	if (r == 0)
 		r = check_kind(&m, e);
-	if (r == 0)
-		r = machine_guest(ms, id, &g, force ? NULL : e);
-	if (r < 0 && !(force && m.pid > 0))
+	if (r < 0)
 		return r;
+	r = machine_guest(ms, id, &g, e);
 	if (g) {
 		guest_set_deadline(g, SYNC_MS);
 		r = unmount(g, v, force, e);
