@@ -77,6 +77,12 @@ TMPL_TARGETS = {
     "python-data.plot_ms_p50": 400,
     "browser.screenshot_ms_p50": 1500,
 }
+KVM_TARGETS = {
+    "boot_vs_qemu": 0.7,  # of QEMU's microvm with the same kernel and image
+    "restore_vs_boot": 0.1,
+    "monitor_mib": 3,
+}
+KVM_RATIOS = {"kvm.boot_vs_qemu", "kvm.restore_vs_boot", "kvm.fork_vs_boot", "kvm.monitor_mib"}
 COMPARED = ["start_ms_p50", "exec_ms_p50", "python_ms_p50", "cpu_ratio", "syscall_us", "fault_us"]
 SYSTEMS = ["um", "native", *peers.ALL]
 
@@ -114,6 +120,25 @@ def opens(path):
     return 1
 
 
+def kvm(quick, env):
+    """Engine kvm: absolute numbers on a host that has it; ratios there, or in an emulated machine (tools/rig)."""
+    numbers, whole, out = {}, True, BUILD / "kvm-bench"
+    said = subprocess.run([BUILD / "src/cli/panda", "doctor"], capture_output=True, text=True).stdout
+    real = any(line.split()[:3] == ["ok", "engine", "kvm"] for line in said.splitlines())
+    if real:
+        ours = {name: str((BUILD / file).resolve()) for name, file in (("PANDA_VMM", "panda-vmm"), ("PANDA_VMLINUX", "panda-vmlinux"))}
+        numbers, whole = um(quick, {**ours, **env, "PANDA_ENGINE": "kvm"})
+    out.mkdir(exist_ok=True)
+    (out / "kvm.json").unlink(missing_ok=True)
+    subprocess.run([*([] if real else [TOP / "tools/rig"]), TOP / "tests/bench/kvm.py", "-o", out / "kvm.json"],
+                   env={**os.environ, **({} if real else {"PANDA_RIG_OUT": str(out)})})  # fmt: skip
+    try:
+        found = json.loads((out / "kvm.json").read_text())
+    except OSError:
+        return numbers, False
+    return numbers | {k: v for k, v in found.items() if real or k in KVM_RATIOS}, whole
+
+
 def machine():
     with open("/proc/cpuinfo") as f:
         models = [line.split(":", 1)[1].strip() for line in f if line.startswith("model name")]
@@ -145,6 +170,7 @@ def tables(numbers):
     rows = [("", "measured", "target", "met")]
     wanted = [("um." + k, k, t) for k, t in TARGETS.items()] + [("api." + k, k, t) for k, t in API_TARGETS.items()]
     wanted += [("state." + k, k, t) for k, t in STATE_TARGETS.items()] + [("net." + k, k, t) for k, t in NET_TARGETS.items()]
+    wanted += [("kvm." + k, k, t) for k, t in KVM_TARGETS.items()]
     wanted += [("tmpl." + k, k, t) for k, t in TMPL_TARGETS.items() if "tmpl." + k in numbers]
     for name, key, target in wanted:
         v = numbers.get(name)
@@ -186,6 +212,10 @@ def main():
     except (OSError, RuntimeError, AssertionError) as e:
         say(f"the server could not be measured to the end: {e}")
         whole = False
+    say("engine kvm")
+    measured, all_of_it = kvm(args.quick, env)
+    numbers.update(measured)
+    whole = whole and all_of_it
     missing = {}
     for name, measure in {} if args.quick or args.no_peers else peers.ALL.items():
         say(f"peer {name}")

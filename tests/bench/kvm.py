@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""kvm.py - boots, restores and forks of engine kvm, as ratios of one run
+"""kvm.py [-o FILE] - boots, restores and forks of engine kvm, as ratios of one run
 
 usage: tools/rig tests/bench/kvm.py    (or without tools/rig, on a host with hardware virtualization)
 
@@ -98,8 +98,8 @@ def main():
         value, goal = numbers[f"kvm.{name}"], GOALS.get(name)
         missed += goal is not None and value > goal
         print(f"kvm.{name:<16} {value:6.2f}" + (f"   goal <= {goal}: {'met' if value <= goal else 'missed'}" if goal else ""))
-    if out := os.environ.get("PANDA_RIG_OUT"):
-        Path(out, "kvm.json").write_text(json.dumps(numbers, indent=1, sort_keys=True) + "\n")
+    if len(sys.argv) == 3 and sys.argv[1] == "-o":
+        Path(sys.argv[2]).write_text(json.dumps(numbers, indent=1, sort_keys=True) + "\n")
     return 1 if missed else 0
 
 
