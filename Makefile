@@ -20,7 +20,7 @@ fuzz: # each target for FUZZ_SECONDS (20)
 fmt:
 	git ls-files -z '*.c' '*.h' | xargs -0 -r clang-format -i
 bench:
-	PANDA_TEMPLATES="$$(tools/image --list | xargs)" tools/up --no-hello
+	PANDA_TEMPLATES="$$(tools/image --list | xargs)" tools/up --no-hello --kvm
 	/usr/bin/python3 tests/bench/bench.py
 clean: # the cache in $$PANDA_CACHE stays
 	rm -rf build build-asan build-fuzz
