@@ -14,7 +14,14 @@
 
 enum {
 	FIRST_CELL_MS = 60000, /* until a new interpreter answers */
+	SPARE_SAID_MAX = 64,   /* bytes: that its prelude is done. Any cell makes it more. */
 };
+
+/* A Python that the bake has left for whoever wants the first one, and nobody has had yet. */
+static bool spare(const struct session *s)
+{
+	return strcmp(s->id, TEMPLATE_SPARE_SESSION) == 0 && s->out_to <= SPARE_SAID_MAX;
+}
 
 /* ---- finding sessions ---- */
 
@@ -97,7 +104,8 @@ static void list_found(struct call *c, struct sandbox *sb, struct session *list,
 	json_t *rows = json_array();
 
 	for (size_t i = 0; i < n; i++)
-		json_array_append_new(rows, show_session(sb, &list[i]));
+		if (!spare(&list[i]))
+			json_array_append_new(rows, show_session(sb, &list[i]));
 	call_json(c, 200, rows);
 }
 
@@ -257,25 +265,104 @@ static void make_default(struct call *c, struct sandbox *sb, session_found *then
 	create(c, sb, &wish, program);
 }
 
-static void create_found(struct call *c, struct sandbox *sb, struct session *list, size_t have)
+static void create_anew(struct call *c, struct sandbox *sb, const struct language *l)
 {
-	const struct language *l = language_of(c, true);
 	struct creating wish = {0};
 	uint64_t random = 0;
 
-	if (!l)
-		return;
-	if (have >= SESSIONS_MAX) {
-		call_fail(c, EAGAIN, "too_many",
-		          "a sandbox may have %d sessions: delete one that is not needed",
-		          SESSIONS_MAX);
-		return;
-	}
 	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
 		random = mono_ns();
 	snprintf(wish.s.id, sizeof(wish.s.id), "%016" PRIx64, random);
 	wish.s.language = l->names[0];
 	create(c, sb, &wish, l->stays);
+}
+
+/* ---- the spare one ---- */
+
+/*
+ * As code: __panda_take__() of repl.py gives the interpreter this environment and directory. It
+ * works once, so of two who want the spare at the same time one gets an error.
+ */
+static char *take_code(struct call *c, const struct sandbox *sb)
+{
+	struct template *t = template_find(c->host->templates, sb->tenant, sb->spec.template, NULL);
+	const json_t *theirs = t ? json_object_get(t->doc, "env") : NULL;
+	const char *dir = t ? json_string_value(json_object_get(t->doc, "workdir")) : NULL;
+	json_t *env = json_object(), *name = json_string(dir ? dir : "/");
+	autofree char *text = NULL, *place = NULL;
+	char *code = NULL;
+
+	/* Commands of this template are somebody's, and the spare is root's. */
+	if (t && !json_object_get(t->doc, "user") && env && name &&
+	    (!theirs || json_object_update(env, (json_t *)theirs) == 0) &&
+	    (!sb->spec.env || json_object_update(env, sb->spec.env) == 0)) {
+		text = json_dumps(env, JSON_COMPACT); /* JSON of strings is Python */
+		place = json_dumps(name, JSON_ENCODE_ANY);
+	}
+	if (text && place && asprintf(&code, "__panda_take__(%s, %s)", text, place) < 0)
+		code = NULL;
+	json_decref(env);
+	json_decref(name);
+	return code;
+}
+
+static void taken(void *arg, const struct err *e, int exit, bool timed_out, uint64_t ms)
+{
+	struct creating *n = arg;
+	struct call *c = n->c;
+	struct sandbox *sb = host_find(c->host, c->tenant, c->param[0]);
+
+	c->gone = NULL;
+	if (!sb)
+		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
+	else if (!e && !exit)
+		call_json(c, 201, show_session(sb, &n->s));
+	else if (c->req)
+		create_anew(c, sb, language_of(c, true));
+	creating_free(n);
+}
+
+/* False: it cannot be had. */
+static bool take(struct call *c, struct sandbox *sb, const struct session *s)
+{
+	static const struct cell_ops ops = {
+	    .output = first_output, .result = first_result, .error = first_result, .end = taken};
+	autofree char *code = take_code(c, sb);
+	struct creating *n = code ? calloc(1, sizeof(*n)) : NULL;
+	struct err e;
+
+	if (!n)
+		return false;
+	n->s = *s;
+	n->cell = cell_run(c->host, sb, s, code, strlen(code), FIRST_CELL_MS, &ops, n, &e);
+	if (!n->cell) {
+		free(n);
+		return false;
+	}
+	n->c = call_hold(c);
+	c->gone = creating_gone;
+	c->gone_arg = n;
+	return true;
+}
+
+static void create_found(struct call *c, struct sandbox *sb, struct session *list, size_t have)
+{
+	const struct language *l = language_of(c, true);
+	const struct session *left = NULL;
+
+	if (!l)
+		return;
+	for (size_t i = 0; i < have; i++)
+		if (spare(&list[i]))
+			left = &list[i];
+	if (have - (left != NULL) >= SESSIONS_MAX) {
+		call_fail(c, EAGAIN, "too_many",
+		          "a sandbox may have %d sessions: delete one that is not needed",
+		          SESSIONS_MAX);
+		return;
+	}
+	if (!left || strcmp(l->names[0], left->language) != 0 || !take(c, sb, left))
+		create_anew(c, sb, l);
 }
 
 void repl_create(struct call *c)
@@ -312,8 +399,19 @@ static void send_signal(struct call *c, struct sandbox *sb, uint64_t exec, int s
 		call_error(c, &e);
 }
 
+static void sent(void *arg, struct job *j, const struct job_end *end)
+{
+}
+
 static void interrupt_found(struct call *c, struct sandbox *sb, struct session *list, size_t n)
 {
+	static const struct job_ops ops = {.end = sent};
+
+	/* What becomes of this one, the other says. */
+	if (session_wants_usr2(&list[0]))
+		job_start(c->host, sb, WIRE_SIGNAL,
+		          &(struct wire_signal){.id = list[0].exec, .signo = SIGUSR2}, &ops, NULL,
+		          NULL);
 	send_signal(c, sb, list[0].exec, SIGINT, false);
 }
 

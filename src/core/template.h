@@ -108,6 +108,9 @@ void template_settle(struct templates *ts, const char *mine, const char *replace
 void template_save(struct host *h, struct sandbox *sb, const char *name, bool replace,
                    void (*done)(void *arg, const struct err *e, struct template *t), void *arg);
 
+/* The session that the bake of a template with a prelude leaves for the first who wants one. */
+#define TEMPLATE_SPARE_SESSION "0000000000000000"
+
 /* ---- for core/build.c ---- */
 
 /* Runs what a description (may be NULL) asks for before it is frozen: "warm" and "ready". Blocks.

@@ -84,16 +84,17 @@ static void leave_cell(void *arg, struct guest_call *call)
 }
 
 /*
- * The resident interpreter of a template whose commands are cells: it has run the prelude when the
- * machine is frozen, so every sandbox begins with it. Its stdin stays open.
+ * A resident interpreter: it has run the prelude when the machine is frozen, so every sandbox
+ * begins with it. Its stdin stays open. Where commands are cells it is the one they go to,
+ * elsewhere a spare for the first who wants one.
  */
-static int start_session(struct guest *g, const json_t *doc, struct err *e)
+static int start_session(struct guest *g, const json_t *doc, const char *id, struct err *e)
 {
 	AUTO(json_decrefp)
 	json_t *cell = json_pack("{s:s, s:s, s:b}", "id", "prelude", "code",
 	                         text_of(doc, "prelude", ""), "bake", 1);
 	autofree char *text = cell ? json_dumps(cell, JSON_COMPACT) : NULL, *frame = NULL;
-	char *argv[] = {"python3", "/usr/lib/panda/repl.py", "--session", "default", NULL};
+	char *argv[] = {"python3", "/usr/lib/panda/repl.py", "--session", (char *)id, NULL};
 	autoclose int said = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), in = -1, out = -1;
 	struct cell watch = {.said = said};
 	struct guest_exec x = {.argv = argv,
@@ -155,7 +156,9 @@ int template_warm(struct host *h, const char *machine, const json_t *doc, struct
 	                   warm) if (r == 0 && json_is_string(warm)) r =
 	    run_in(g, json_string_value(warm), cwd, WARM_MS, e);
 	if (r == 0 && !strcmp(text_of(doc, "runner", "shell"), "python"))
-		r = start_session(g, doc, e);
+		r = start_session(g, doc, "default", e);
+	else if (r == 0 && *text_of(doc, "prelude", ""))
+		r = start_session(g, doc, TEMPLATE_SPARE_SESSION, e);
 	if (r == 0 && ready && ready[0])
 		r = run_in(g, ready, cwd, READY_MS, e);
 	if (r == 0)

@@ -145,6 +145,39 @@ def test_the_default_session_of_a_python_template(new_pandad):
     assert other.ask("1").status == 404, "not in templates of another kind"
 
 
+def test_the_first_context_was_there_before_its_sandbox(new_pandad):
+    """A template with a prelude leaves a Python for whoever wants the first one; nobody else sees it."""
+    p = new_pandad(start=False)
+    doc = json.loads((p.data / "templates/base.json").read_text())
+    doc.update(name="ready", aliases=[], prelude="import json\njson.warm = True\ndel json", env={"OF_TEMPLATE": "t"})
+    (p.data / "templates/ready.json").write_text(json.dumps(doc))
+    p.start()
+    warm = "import json, os; getattr(json, 'warm', False)"
+
+    id = p.create(template="ready", env={"MINE": "ü€'\"\\", "TZ": "Asia/Tokyo"})
+    assert p.do("GET", f"/v1/sandboxes/{id}/repl/sessions") == []
+    fork = p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+    s = Session(p, id)
+    assert s.value("[n for n in dir() if not n.startswith('__')]") == "['display']" and s.value(warm) == "True"
+    assert s.value("os.environ['OF_TEMPLATE'], os.environ['MINE'], os.getcwd()") == repr(("t", "ü€'\"\\", "/workspace"))
+    assert s.value("import time; time.tzname[0]") == "'JST'"
+    assert "<cell 1>" not in s.run("1/0")["traceback"][1] and "<cell" in s.run("1/0")["traceback"][1]
+    assert [i["id"] for i in p.do("GET", s.at)] == [s.sid]
+    second = Session(p, id)
+    assert second.sid != s.sid and second.value(warm) == "False" and second.value("os.environ['MINE'][0]") == "'ü'"
+    assert Session(p, fork).value(warm) == "True"  # it was forked before
+    late = p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+    assert Session(p, late).value(warm) == "False"  # and this one has its parent's, in use
+
+    id, got = p.create(template="ready"), []
+    threads = [threading.Thread(target=lambda: got.append(Session(p, id))) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len({s.sid for s in got}) == 4 and sorted(s.value(warm) for s in got) == ["False"] * 3 + ["True"]
+
+
 def test_fresh_interpreters(pandad):
     id = pandad.create()
     at = f"/v1/sandboxes/{id}/repl"

@@ -41,11 +41,9 @@ class Repl:
         return json.loads(line)
 
     def interrupt(self):
-        """SIGINT, until there is an answer: Node may lose one."""
-        for _ in range(DEADLINE_S * 2):
-            self.p.send_signal(signal.SIGINT)
-            if self.rest or select.select([self.p.stdout], [], [], 0.5)[0]:
-                return
+        """As pandad does it with Node."""
+        self.p.send_signal(signal.SIGINT)
+        self.p.send_signal(signal.SIGUSR2)
 
     def answers(self):
         got = []
@@ -312,6 +310,14 @@ def test_closed_and_replaced_streams(py):
 def test_a_bake_keeps_names(py):
     assert py.run("x = [1]", bake=True).exit == 0
     assert py.run("import gc; x, gc.get_freeze_count() > 1000").value == "([1], True)"
+
+
+def test_who_takes_a_baked_one_gives_it_its_environment(py, tmp_path):
+    c = py.run("print('said'); display(1); kept = 1", bake=True)
+    assert c.results == []  # a bake shows nothing
+    assert py.run(f"__panda_take__({{'A': 'ü'}}, {str(tmp_path.parent)!r})").exit == 0
+    assert py.run("import os; os.environ['A'], os.getcwd(), kept").value == repr(("ü", str(tmp_path.parent), 1))
+    assert py.run("__panda_take__({}, '/')").error["name"] == "NameError"  # once
 
 
 @pytest.mark.parametrize("bad", [b"hello\n", b"99999999999\n", b"-5\n", b"\n", b"3\n[1]", b"5\nhello", b"2\n{}"])

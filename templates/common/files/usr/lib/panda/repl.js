@@ -3,9 +3,9 @@
  * repl.js - the resident Node.js of a sandbox: runs cells, keeps their variables. Started by repl-node.
  *
  * Requests on fd 3 and answers on fd 4 are those of repl.py. Cells run in V8's own REPL mode: a `const` or `let` may be
- * said again as the same, `await` works at top level. SIGINT interrupts code that computes and ends the wait for code that awaits;
- * what was awaited goes on in the background. Node may lose a SIGINT that comes in the moment between the two: send it again
- * when the cell does not end. process.exit() ends the cell and not us.
+ * said again as the same, `await` works at top level. SIGINT interrupts code that computes, SIGUSR2 ends the wait for code that awaits (what was
+ * awaited goes on in the background): whoever interrupts sends both. One signal for both would not do, Node loses those that
+ * come in the moment between the two. process.exit() ends the cell and not us.
  */
 const fs = require('fs');
 const inspector = require('inspector');
@@ -22,6 +22,7 @@ const REQUEST_MAX = 64 << 20; // bytes of one request
 const TEXT_MAX = 1 << 20;     // characters of a text/plain result; more is cut
 const JSON_MAX = 1 << 20;     // characters of an application/json result; larger ones are left out
 const DRAIN_MS = 1000;        // how long a cell's end waits for the output of its subprocesses to be read
+const ABSORB_MS = 20;         // after an interrupt: time for the other one of its signals
 const TIMED_OUT = 124;        // as timeout(1) says
 
 /*
@@ -149,7 +150,15 @@ hidden('__panda_import', what =>
 
 let count = 0;
 let interrupt = null; /* ends the wait of the cell that runs */
-process.on('SIGINT', () => interrupt?.('KeyboardInterrupt'));
+const onWait = () => interrupt?.('KeyboardInterrupt');
+const onSignals = { SIGINT() {}, SIGUSR2: onWait }; /* the former must not end us between cells */
+
+function listen() {
+	for (const [name, fn] of Object.entries(onSignals))
+		if (!process.listeners(name).includes(fn))
+			process.on(name, fn);
+}
+listen();
 
 /* Code that the inspector evaluates has no loader for import(), and no import statements. */
 function prepared(code) {
@@ -213,8 +222,22 @@ function failed(e) {
 	return 1;
 }
 
+/*
+ * Node counts a SIGINT that came while it stopped watching for one, and interrupts the next code it watches.
+ * That shall not be a cell.
+ */
+function absorb() {
+	try {
+		vm.runInThisContext(`{ const end = Date.now() + ${ABSORB_MS}; while (Date.now() < end); }`, { breakOnSigint: true });
+	} catch {
+		/* that was it */
+	}
+}
+
 function stopped(why, timeoutMs) {
 	const late = why === 'timeout';
+	if (!late)
+		absorb();
 	failed(late ? { name: 'TimeoutError', message: `the cell was stopped after ${timeoutMs} ms` } : { name: 'KeyboardInterrupt', message: '' });
 	return late ? TIMED_OUT : 1;
 }
@@ -257,6 +280,10 @@ async function run(code, timeoutMs) {
 }
 
 async function answer(request) {
+	/* a signal that was meant for the cell before is looked at before this one begins */
+	for (let i = 0; i < 2; i++)
+		await new Promise(done => setImmediate(done));
+	listen(); /* the last cell may have removed them */
 	id = request.id ?? null;
 	const exit = await run(request.code, request.timeout_ms);
 	send('done', { exit });

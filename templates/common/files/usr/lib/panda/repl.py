@@ -14,13 +14,16 @@ Output of background work while no cell runs has the id null. SIGINT interrupts 
 its error) and is ignored between cells. A timeout is a SIGINT of our own; code that is deaf to it has to be killed.
 
 "bake" says that a snapshot will be taken after this cell: what exists by now is moved out of the garbage
-collector's sight, so that collections in thousands of clones do not write to, and so copy, pages they could share.
+collector's sight, so that collections in thousands of clones do not write to, and so copy, pages they could share. It shows
+nothing, and __panda_take__(environment, directory) is there afterwards, once: whoever takes over an interpreter that was started
+before its time gives it what it would have been started with.
 
 Clones would all draw the same "random" numbers. The machine id changes with each of them; we look at it before each
 cell, and seed again when it is another one.
 """
 import ast
 import base64
+import builtins
 import codecs
 import contextlib
 import fcntl
@@ -157,6 +160,7 @@ class Kernel:
         self.loop = None
         self.streams = {}
         self.libc = None  # once somebody has loaded ctypes
+        self.silent = False
         self.who = self.machine()
         self.pid = os.getpid()
         self.flush_wanted = threading.Event()
@@ -320,6 +324,8 @@ class Kernel:
     def result(self, value, main):
         data = self.forms(value)
         self.flush()
+        if self.silent:
+            return
         with self.shield():
             self.output.drain()
             self.output.send("result", data=data, main=main)
@@ -447,7 +453,16 @@ class Kernel:
             ctypes.CDLL(None).malloc_trim(0)
             bytearray(SORT_SIZE)
         self.flush()
+        builtins.__panda_take__ = self.take
         gc.freeze()
+
+    def take(self, environment, directory):
+        del builtins.__panda_take__
+        self.count = 0
+        os.environ.update(environment)
+        time.tzset()
+        with contextlib.suppress(OSError):
+            os.chdir(directory)
 
     # --- requests
 
@@ -479,6 +494,7 @@ class Kernel:
             self.deadline = self.began + self.timeout_ms / 1000 if self.timeout_ms else None
             self.active = True
             self.output.begin(request.get("id"))
+            self.silent = bool(request.get("bake"))
             exit = 1
             try:
                 self.reseed()
