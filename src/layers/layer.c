@@ -418,7 +418,6 @@ int layer_open(int dirfd, const struct digest *digest, uint64_t pages, struct la
 	autoclose int fd = -1;
 	AUTO(index_fini) struct index x = {0};
 	char data[LAYER_NAME], map[LAYER_NAME], squashed[LAYER_NAME];
-	bool plain;
 	int r;
 
 	r = open_map(dirfd, digest, pages, &x, e);
@@ -427,16 +426,19 @@ int layer_open(int dirfd, const struct digest *digest, uint64_t pages, struct la
 	layer_names(digest, data, map);
 	layer_squashed_name(digest, squashed);
 	r = open_file(dirfd, data, &fd);
-	plain = r != -ENOENT || open_file(dirfd, squashed, &fd) < 0;
-	if (r == 0) {
+	if (r == 0)
 		r = wrap(fd, pages, &x.map, ret);
+	if (r == 0)
+		take_fd(&fd);
+	if (r < 0 && r != -ENOENT)
+		return open_failed(r, data, e);
+	if (r == -ENOENT) {
+		r = open_file(dirfd, squashed, &fd);
 		if (r == 0)
-			take_fd(&fd);
-	} else if (!plain) {
-		r = open_squashed(fd, pages, &x.map, ret);
+			r = open_squashed(fd, pages, &x.map, ret);
+		if (r < 0) /* in neither form: the plain one is missed */
+			return open_failed(r, r == -ENOENT ? data : squashed, e);
 	}
-	if (r < 0)
-		return open_failed(r, plain ? data : squashed, e);
 	(*ret)->digest = *digest;
 	(*ret)->has_digest = true;
 	return 0;

@@ -114,6 +114,22 @@ static void loading_survives_failing_calls(void **state)
 	loading_fails_cleanly(FAULT_CALL, state);
 }
 
+static void compressed_forms_survive_it_too(void **state)
+{
+	struct fixture *f = *state;
+
+	f->store.form = LAYER_SQUASHED;
+	for (enum fault what = FAULT_ALLOC; what <= FAULT_SPACE; what++) {
+		a_write_that_fails_leaves_nothing_and_can_be_repeated(what, state);
+		drop(f);
+		fixture_forget_digests(f);
+	}
+	for (enum fault what = FAULT_ALLOC; what <= FAULT_CALL; what++) {
+		loading_fails_cleanly(what, state);
+		drop(f);
+	}
+}
+
 static void merging_survives_failures(void **state)
 {
 	struct fixture *f = *state;
@@ -361,6 +377,7 @@ int main(void)
 	    with_fixture(writing_survives_a_full_disk_at_any_call),
 	    with_fixture(loading_survives_failing_allocations),
 	    with_fixture(loading_survives_failing_calls),
+	    with_fixture(compressed_forms_survive_it_too),
 	    with_fixture(merging_survives_failures),
 	    with_fixture(a_writer_killed_anywhere_leaves_all_or_nothing),
 	    with_fixture(gc_beside_a_writer_stopped_anywhere_breaks_nothing),
