@@ -70,6 +70,14 @@ int builds_too_many(const struct builds *bs, const char *tenant, struct err *e);
 /* All files of a build, or but for its record and its log. */
 void build_clean_dir(int builds, const char *id, bool all);
 
+/* The stage that begins with the template which the last one comes from. */
+size_t build_root_of(const struct dockerfile *f);
+/*
+ * What a stage begins with: a template; or a root of its own, made in a machine of this one: then
+ * the stage's root says which. NULL: none. The caller frees *ret_name.
+ */
+struct template *build_base_of(struct build *b, size_t stage, char **ret_name, struct err *e);
+
 /* On a thread of the builder: all of it. Leaves b->r and b->err. */
 void build_work(struct build *b);
 void build_say(struct build *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -107,6 +115,12 @@ int build_expand(struct stage *st, const struct docker_step *step, const char *w
 int build_start(struct build *b, const struct engine_image *image, bool network,
                 const struct engine_volume *volumes, char machine[ENGINE_ID_MAX + 1],
                 struct guest **ret, struct err *e);
+/* Why it must not go on: cancelled, about to end, out of time. 0: it may. */
+int build_stopped(struct build *b, struct err *e);
+/* Of the template at the root of a stage; NULL: it has none. */
+const json_t *build_root_doc(const struct build *b, size_t stage);
+/* Templates and steps leave the host its reserve, as creates do. */
+bool build_disk_has_room(const struct host *h);
 /* A machine for the stage, if it has none. */
 int build_machine(struct stage *st);
 /* What the machine is now becomes the stage's image, and a step of the cache when key is given. */

@@ -4,21 +4,13 @@
  */
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
-#include "base/io.h"
-#include "base/log.h"
 #include "core/build_internal.h"
 #include "core/kept.h"
 #include "layers/digest.h"
@@ -27,38 +19,7 @@
 
 enum {
 	ENV_MAX = 512,
-	GENERATION = 2, /* of its machines: the base's was the first */
 };
-
-/* --- log -------------------------------------------------------------------------------------- */
-
-static void log_bytes(struct build *b, const void *p, size_t n)
-{
-	static const char cut[] = "\n... the rest of the log is left out\n";
-
-	if (b->log < 0 || b->log_bytes > BUILD_LOG_MAX)
-		return;
-	b->log_bytes += n;
-	if (b->log_bytes > BUILD_LOG_MAX)
-		(void)io_write_full(b->log, cut, sizeof(cut) - 1);
-	else
-		(void)io_write_full(b->log, p, n);
-}
-
-void build_say(struct build *b, const char *fmt, ...)
-{
-	char line[1024];
-	va_list ap;
-	int n;
-
-	va_start(ap, fmt);
-	n = vsnprintf(line, sizeof(line) - 1, fmt, ap);
-	va_end(ap);
-	n = (int)MIN((size_t)n, sizeof(line) - 2);
-	line[n] = '\n';
-	if (b->log >= 0) /* also when there was too much: this is how it ended */
-		(void)io_write_full(b->log, line, (size_t)n + 1);
-}
 
 /* --- one stage ------------------------------------------------------------------------------- */
 
@@ -127,188 +88,6 @@ static void stage_fini(struct stage *st)
 	json_decref(st->entrypoint);
 	json_decref(st->cmd);
 	json_decref(st->ready);
-}
-
-static uint64_t left_ms(const struct build *b)
-{
-	uint64_t now = mono_ms();
-
-	return b->deadline_ms > now ? b->deadline_ms - now : 1;
-}
-
-static int stopped(struct build *b, struct err *e)
-{
-	if (b->cancelled)
-		return err_set(e, ECANCELED, "build_failed", "the build was stopped by request");
-	if (b->stop)
-		return err_set(e, ECANCELED, "shutting_down", "the server is about to end");
-	if (mono_ms() >= b->deadline_ms)
-		return err_set(e, ETIME, "build_failed", "the build took longer than %d minutes",
-		               BUILD_MS_MAX / 60000);
-	return 0;
-}
-
-int build_start(struct build *b, const struct engine_image *image, bool network,
-                const struct engine_volume *volumes, char machine[ENGINE_ID_MAX + 1],
-                struct guest **ret, struct err *e)
-{
-	struct host *h = b->order->host;
-	struct engine_start s = {.id = machine, .image = image, .cpu = -1, .net_fd = -1};
-	int r = stopped(b, e);
-
-	if (r < 0)
-		return r;
-	machine_new_id(machine);
-	memcpy(machine, "b_", 2);
-	if (network && b->net)
-		s.net_fd = net_slot_tap(b->net);
-	if (volumes)
-		memcpy(s.volumes, volumes, sizeof(s.volumes));
-	r = machine_start_guest(&h->machines, &s, NULL, GENERATION, NULL, ret, e);
-	if (r < 0) {
-		machine_remove(&h->machines, machine, NULL);
-		machine[0] = 0;
-	}
-	return r;
-}
-
-/* Of the template at the root of a stage; NULL: it has none. */
-static const json_t *root_doc(const struct build *b, size_t i)
-{
-	while (b->file->stages[i].from >= 0)
-		i = (size_t)b->file->stages[i].from;
-	return b->stages[i].root == BUILD_ROOT_TEMPLATE ? b->stages[i].doc : NULL;
-}
-
-int build_machine(struct stage *st)
-{
-	int r;
-
-	if (st->guest)
-		return 0;
-	r = build_start(st->b, &st->s->image, true, NULL, st->machine, &st->guest, st->e);
-	if (r == 0) /* what the base has started is not there while something else is built on it */
-		template_quiet(st->guest, root_doc(st->b, (size_t)(st->s - st->b->stages)));
-	return r;
-}
-
-/* Templates and steps leave the host its reserve, as creates do. */
-static bool disk_has_room(const struct host *h)
-{
-	struct statvfs vfs;
-
-	return statvfs(h->config.data_dir, &vfs) < 0 ||
-	       (uint64_t)vfs.f_bavail * vfs.f_frsize >= h->config.disk_reserve;
-}
-
-int build_seal(struct stage *st, const char *key)
-{
-	struct host *h = st->b->order->host;
-	struct engine_image image = ENGINE_IMAGE_EMPTY;
-	char id[SNAPSHOT_ID_MAX + 1];
-	struct err e;
-	int r;
-
-	guest_set_deadline(st->guest, BUILD_FILE_MS);
-	r = guest_sync(st->guest, st->e);
-	if (r == 0)
-		r = machine_snapshot(&h->machines, st->machine, &image, NULL, st->e);
-	if (r < 0)
-		return r;
-	engine_image_fini(&st->s->image);
-	st->s->image = image;
-	st->dirty = false;
-	if (!key)
-		return 0;
-	snprintf(id, sizeof(id), TEMPLATE_STEP "%.40s", key);
-	r = disk_has_room(h) ? kept_save(h, &image, id, &e)
-	                     : err_set(&e, ENOSPC, "disk_full", "the server's disk is full");
-	fault_at("build.kept");
-	if (r < 0 && r != -EEXIST)
-		build_say(st->b, "this step is not kept for the next build: %s", e.text);
-	return 0;
-}
-
-/* --- commands --------------------------------------------------------------------------------- */
-
-struct output {
-	struct build *b;
-	struct build_command *c;
-	uint64_t n;
-	int r;
-};
-
-static void take_output(void *arg, uint8_t chan, const void *p, size_t n)
-{
-	struct output *o = arg;
-
-	if (chan == WIRE_ERR)
-		tail_keep(&o->c->tail, p, n);
-	if (o->c->out < 0 || chan == WIRE_ERR) {
-		log_bytes(o->b, p, n);
-		return;
-	}
-	o->n += n;
-	if (o->r == 0)
-		o->r = o->n > o->c->out_max ? -EFBIG : io_write_full(o->c->out, p, n);
-}
-
-static void stop_command(void *arg, struct guest_call *c)
-{
-	(void)arg;
-	guest_cancel(c);
-}
-
-int build_command(struct build *b, struct build_command *c, struct guest_exit *ret, struct err *e)
-{
-	struct output o = {.b = b, .c = c};
-	struct guest_exec x = {.argv = c->argv,
-	                       .env = c->env,
-	                       .cwd = c->cwd,
-	                       .user = c->user && *c->user ? c->user : NULL,
-	                       .timeout_ms = left_ms(b),
-	                       .feed_stdin = c->in >= 0,
-	                       .stdin_fd = c->in,
-	                       .wakeable = true,
-	                       .wake_fd = b->wake,
-	                       .wake = stop_command,
-	                       .output = take_output,
-	                       .arg = &o};
-	int r = stopped(b, e);
-
-	if (r < 0)
-		return r;
-	guest_set_deadline(c->guest, left_ms(b) + BUILD_FILE_MS);
-	r = guest_exec_wait(c->guest, &x, ret, e);
-	if (r < 0)
-		return stopped(b, NULL) < 0 ? stopped(b, e) : r;
-	if (o.r < 0)
-		return err_set(e, -o.r, "build_failed",
-		               o.r == -EFBIG ? "more than %llu MiB were to be copied"
-		                             : "no room for what was to be copied (of %llu MiB)",
-		               (unsigned long long)(c->out_max >> 20));
-	return 0;
-}
-
-int build_tool(struct stage *st, const struct docker_step *step, struct guest *g, char *const *argv,
-               int in, int out)
-{
-	struct build_command c = {
-	    .guest = g, .argv = argv, .in = in, .out = out, .out_max = BUILD_SPOOL_MAX};
-	struct guest_exit end;
-	int r = build_command(st->b, &c, &end, st->e);
-
-	if (r == 0 && (end.signaled || end.timed_out || end.code))
-		return build_bad(st, step, "%s failed with %d: %.100s", argv[0], end.code,
-		                 tail_line(&c.tail));
-	return r;
-}
-
-void build_free_list(char ***list)
-{
-	for (char **p = *list; p && *p; p++)
-		free(*p);
-	free(*list);
 }
 
 static char **env_list(struct stage *st)
@@ -629,7 +408,7 @@ static int run_once(struct build *b, struct build_stage *last)
 		return r;
 	json_object_set_new(b->doc, "memory_mb", json_integer(b->info.memory_mb));
 	if (!b->reboot)
-		template_quiet(g, root_doc(b, (size_t)(last - b->stages)));
+		template_quiet(g, build_root_doc(b, (size_t)(last - b->stages)));
 	else if (template_warm(h, machine, b->doc, &why) < 0)
 		build_say(b, "warming up failed, sandboxes start without it: %s", why.text);
 	r = template_start(g, b->doc, note, sizeof(note), &b->err);
@@ -653,16 +432,16 @@ static int run_once(struct build *b, struct build_stage *last)
 static int bake(struct build *b, struct build_stage *last)
 {
 	struct host *h = b->order->host;
-	int r = stopped(b, &b->err);
+	int r = build_stopped(b, &b->err);
 
 	if (r < 0)
 		return r;
-	if (!disk_has_room(h))
+	if (!build_disk_has_room(h))
 		return err_set(&b->err, ENOSPC, "disk_full",
 		               "the server's disk is full: delete templates or snapshots");
 	/* A start command to run, or one of the base that is not to. */
 	if (b->reboot || json_object_get(b->doc, "start") ||
-	    json_object_get(root_doc(b, (size_t)(last - b->stages)), "start")) {
+	    json_object_get(build_root_doc(b, (size_t)(last - b->stages)), "start")) {
 		r = run_once(b, last);
 		if (r < 0)
 			return r;

@@ -2,7 +2,6 @@
 import hashlib
 import json
 import os
-import shutil
 import threading
 
 import pytest
@@ -32,8 +31,9 @@ def another_agent(p, name):
     path.write_text(json.dumps(d))
 
 
-def events(p):
-    return [e for e in p.do("GET", "/v1/events?limit=100") if e["type"] == "template.rebaked"] if p.ask("GET", "/v1/events").status == 200 else None
+def told(p):
+    """Events of templates that were made again."""
+    return [e for e in p.do("GET", "/v1/events")["events"] if e["type"] == "template.rebaked"]
 
 
 @pytest.mark.parametrize("why", ["kernel", "agent"])
@@ -63,6 +63,8 @@ def test_a_saved_template_of_another_age_is_made_from_its_disk(own, why):
     assert [r["stdout"] for r in got] == ["disk\n/workspace\n"] * 4, got
     text = own.log.read_text()
     assert text.count("baked again from its disk") == 1, own.tail()
+    (event,) = told(own)
+    assert "mine" in str(event) and "programs that ran" in str(event), event
     assert own.sh(old, "cat /dev/shm/m")["stdout"] == "memory\n"  # what runs goes on
     _, now = description(own, "mine")
     assert now["snapshot"] != d["snapshot"] and now["rebaked"]["why"]

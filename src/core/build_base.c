@@ -1,0 +1,116 @@
+/*
+ * core/build_base.c - what a stage begins with
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "core/build_internal.h"
+
+size_t build_root_of(const struct dockerfile *f)
+{
+	size_t i = f->nstages - 1;
+
+	while (f->stages[i].from >= 0)
+		i = (size_t)f->stages[i].from;
+	return i;
+}
+
+static const char *global_arg(void *arg, const char *name)
+{
+	struct build *b = arg;
+	const char *v = json_string_value(json_object_get(b->order->args, name));
+
+	for (size_t i = 0; !v && i < b->file->nglobals; i++)
+		for (size_t k = 0; !v && k < b->file->globals[i].nwords; k += 2)
+			if (!strcmp(b->file->globals[i].words[k], name))
+				v = b->file->globals[i].words[k + 1];
+	return v;
+}
+
+static int where(struct build *b, const struct docker_stage *s, struct err *e)
+{
+	return b->order->made_up ? -e->code : err_prefix(e, "Dockerfile:%u", s->line);
+}
+
+/* "./image.tar" and "oci-archive:image.tar", maybe with "#name", as they are called elsewhere;
+ * NULL: it is no file. */
+static const char *as_file(const char *name)
+{
+	static const char *const ways[] = {"./", "docker-archive:", "oci-archive:"};
+
+	for (size_t i = 0; i < ARRAY_LEN(ways); i++)
+		if (!strncmp(name, ways[i], strlen(ways[i])))
+			return name + strlen(ways[i]);
+	return NULL;
+}
+
+static int find_archive(struct build *b, const char *file, struct build_stage *ret, struct err *e)
+{
+	const struct build_order *o = b->order;
+	size_t n = strcspn(file, "#");
+
+	if (strlen(file + n) > OCI_REF_MAX)
+		return err_set(e, EINVAL, "bad_request", "the name of an image is too long");
+	for (size_t i = 0; i < o->nfiles; i++)
+		if (strlen(o->files[i].path) == n && !strncmp(o->files[i].path, file, n)) {
+			ret->root = BUILD_ROOT_ARCHIVE;
+			ret->archive = i;
+			snprintf(ret->which, sizeof(ret->which), "%s", file[n] ? file + n + 1 : "");
+			return 0;
+		}
+	return err_set(
+	    e, EINVAL, "bad_request",
+	    "the archive '%.60s' is not in the context: send it along, or import it first "
+	    "(panda template import FILE --name NAME) and say FROM NAME",
+	    file);
+}
+
+static int unknown(struct build *b, const char *name, struct err *e)
+{
+	if (oci_debian(name) < 0)
+		return err_set(
+		    e, ENOENT, "template_unknown",
+		    "the Debian here is 12 (bookworm), not '%.40s': say FROM debian:12, or "
+		    "import an archive of that image and say FROM its name",
+		    name);
+	return err_set(
+	    e, ENOENT, "template_unknown",
+	    "there is no template '%.40s', and nothing is pulled from registries: bring "
+	    "the image as an archive (docker save), import it (panda template import FILE "
+	    "--name NAME), and use NAME",
+	    name);
+}
+
+struct template *build_base_of(struct build *b, size_t index, char **ret_name, struct err *e)
+{
+	const struct docker_stage *s = &b->file->stages[index];
+	struct build_stage *to = &b->stages[index];
+	struct templates *ts = b->order->host->templates;
+	const char *tenant = b->info.tenant, *file;
+	struct template *t = NULL;
+	int r;
+
+	if (dockerfile_expand(s->base, b->file->escape, true, s->line, global_arg, b, ret_name, e) <
+	    0)
+		return NULL;
+	file = as_file(*ret_name);
+	to->root = BUILD_ROOT_TEMPLATE;
+	if (file || !strcmp(*ret_name, "scratch")) {
+		to->root = BUILD_ROOT_EMPTY;
+		r = file ? find_archive(b, file, to, e) : 0;
+		t = r < 0 ? NULL : template_find(ts, tenant, "base", e);
+	} else {
+		t = template_find(ts, tenant, *ret_name, NULL);
+		if (!t)
+			t = template_of_ref(ts, tenant, *ret_name);
+		if (!t && oci_debian(*ret_name) > 0)
+			t = template_find(ts, tenant, "base", NULL);
+		if (!t)
+			unknown(b, *ret_name, e);
+	}
+	if (!t)
+		where(b, s, e);
+	return t;
+}
