@@ -145,7 +145,7 @@ static void fell_silent(struct link *l)
 	guest_fail(l->g, ETIMEDOUT, "its kernel hangs, or has no time for its agent");
 	l->inside--;
 	link_free(l);
-	if (connect_to(h, sb, &e) == 0)
+	if (sb->silent && !sb->link && connect_to(h, sb, &e) == 0) /* nobody has acted on it */
 		ask(sb->link);
 }
 
