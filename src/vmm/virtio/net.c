@@ -14,7 +14,7 @@ enum {
 	SHORT = sizeof(struct virtio_net_hdr),          /* the tap's */
 	LONG = sizeof(struct virtio_net_hdr_mrg_rxbuf), /* the guest's */
 	FRAME_MAX = 65536 + 64,                         /* without headers */
-	CHAINS_MAX = 40, /* buffers that one frame may need: 64 KiB in small ones */
+	CHAINS_MAX = 64, /* buffers that one frame may need: 64 KiB in small ones */
 	BATCH = 64,      /* frames before somebody else has a turn */
 };
 
@@ -125,6 +125,10 @@ static bool receive_frame(struct net *n, bool *ret_any)
 		return false;
 	}
 	left = (size_t)len - SHORT + LONG;
+	if (left > r.total) { /* a tap says how long it was, whatever there was room for: lost */
+		give_back(n, &r, 0);
+		return true;
+	}
 	while (used < r.chains && left) {
 		r.len[used] = (uint32_t)MIN((size_t)r.len[used], left);
 		left -= r.len[used++];
