@@ -141,7 +141,8 @@ static int take_field(struct upload *u)
 	if (!strcmp(u->field, "image_ref")) {
 		char plain[OCI_REF_MAX + 1];
 
-		if (strlen(u->text) != u->text_len || !oci_ref(u->text, plain))
+		if (strlen(u->text) != u->text_len || u->text_len > OCI_REF_MAX ||
+		    !oci_ref(u->text, plain))
 			return err_set(&u->err, EINVAL, "bad_request",
 			               "field 'image_ref' must name an image, such as alpine:3.20");
 		snprintf(o->image_ref, sizeof(o->image_ref), "%s", u->text);

@@ -60,9 +60,9 @@ static int flags(struct reader *r, struct docker_step *s, const char *instructio
 			if (s->from < 0)
 				return docker_bad(
 				    r,
-				    "COPY --from=%.60s: no earlier stage is called so, and "
-				    "other images cannot be copied from",
-				    value);
+				    "COPY --from=%.50s: no earlier stage is called so; to copy "
+				    "from an image, say 'FROM %.50s AS name' above",
+				    value, value);
 		} else if (s->op == DOCKER_RUN && value && !strcmp(word, "mount") &&
 		           (strstr(value, "type=cache") || strstr(value, "type=tmpfs"))) {
 			; /* only about speed: what is mounted there is a directory here */

@@ -184,6 +184,13 @@ def plain_name(name):
     return "/".join(p for p in name.split("/") if p not in ("", "."))
 
 
+def plain_ref(name):
+    """As oci_ref() of core/oci.h: one name for what is the same image."""
+    for usual in "docker.io/", "index.docker.io/", "library/":
+        name = name[len(usual):] if name.startswith(usual) else name
+    return name if ":" in name.rpartition("/")[2] or "@" in name else name + ":latest"
+
+
 class Archive:
     def __init__(self, f):
         self.whole, self.files, self.links = f, {}, {}
@@ -246,7 +253,7 @@ class Archive:
         else:
             return [], {}, [self.whole]
         if which:
-            found = [x for x in found if which in x[0]] or [None]
+            found = [x for x in found if plain_ref(which) in [plain_ref(str(n)) for n in x[0]]] or [None]
         if not found or found[0] is None:
             raise Bad(f"there is no image '{which}' in the archive" if which else "there is no image for linux/amd64 in the archive")
         names = sorted({str(n) for x in found for n in x[0]})

@@ -128,6 +128,14 @@ def test_an_image_becomes_a_template(own, small):
     assert r["stdout"] == "hello\n/srv\n1234\nhi there\nbin\ndev\netc\nhome\nproc\nroot\nrun\nsrv\nsys\ntmp\nworkspace\n" and "/usr" in r["stderr"], r
     t = own.do("GET", "/v1/templates/tiny")
     assert not t["is_global"] and t["baked"] and t["memory_mb"] == 512
+    # all that sandboxes can do, they can do with it
+    id = own.create(template="tiny")
+    own.sh(id, "echo new >/srv/hello; echo x >/made; cat /made >/proc/self/fd/1", user="root")
+    other = own.create(template="tiny")
+    d = own.do("GET", f"/v1/sandboxes/{other}/diff?to={id}")
+    assert ([f["path"] for f in d["added"]], [f["path"] for f in d["changed"]], d["removed"]) == (["/made"], ["/srv/hello"], []), d
+    fork = own.do("POST", f"/v1/sandboxes/{id}/fork", {"count": 1})["children"][0]
+    assert own.sh(fork, "cat /made hello")["stdout"] == "x\nnew\n"
     # its name as an image is known from now on
     build(own, "child", "FROM tiny:1\nUSER root\nRUN echo more >>/srv/hello")
     assert own.sh(own.create(template="child"), "cat hello; id -u")["stdout"] == "hello\nmore\n0\n"
@@ -242,7 +250,7 @@ def test_images_that_make_no_sense(own, small):
 
 def test_one_of_several_images(own, small):
     two = oci([("a:1", [small, tar(("which", b"a"))], {}, "amd64"), ("b:1", [small, tar(("which", b"b"))], {}, "amd64")])
-    bring(own, "x", two, image_ref="b:1")
+    bring(own, "x", two, image_ref="docker.io/library/b:1")
     assert own.sh(own.create(template="x"), "cat /which")["stdout"] == "b"
     build(own, "y", "FROM ./two.tar#a:1\nRUN test $(cat /which) = a", {"two.tar": two})
 
