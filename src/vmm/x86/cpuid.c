@@ -251,6 +251,10 @@ int cpuid_fits(const struct cpuid *old, const struct cpuid *supported)
 
 	if (!a || !b || a->ebx != b->ebx || a->ecx != b->ecx || a->edx != b->edx)
 		return -EOPNOTSUPP; /* another maker */
+	/* No baseline of ours has more than the highest: what does was never made here. */
+	for (unsigned i = 0; i < old->head.nent && i < CPUID_MAX; i++)
+		if (old->entry[i].function != 0xb && !leaf_shown(&old->entry[i], &baselines[0]))
+			return -EBADMSG;
 	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
 		const struct word *w = &words[i];
 		uint32_t had = value_of(old, w->leaf, w->sub, w->reg);
@@ -260,6 +264,8 @@ int cpuid_fits(const struct cpuid *old, const struct cpuid *supported)
 			         BIT(27)); /* OSXSAVE is the guest's */
 		if (w->leaf == 1 && w->reg == EDX)
 			had &= ~BIT(HTT);
+		if (had & ~(w->allowed | required(w, baselines[0].level)))
+			return -EBADMSG;
 		if (had & ~value_of(supported, w->leaf, w->sub, w->reg))
 			return -EOPNOTSUPP;
 	}

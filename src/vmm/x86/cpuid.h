@@ -26,5 +26,8 @@ int cpuid_make(const struct cpuid *supported, const char *name, unsigned cpus, s
 /* The same for cpu i of cpus: its ids. */
 void cpuid_for(struct cpuid *c, unsigned i);
 
-/* Can a guest that saw old go on where this is supported? -EOPNOTSUPP: it would miss something. */
+/*
+ * Can a guest that saw old go on where this is supported? -EOPNOTSUPP: it would miss something.
+ * -EBADMSG: we never show that.
+ */
 int cpuid_fits(const struct cpuid *old, const struct cpuid *supported);

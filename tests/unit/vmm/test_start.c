@@ -244,7 +244,15 @@ static void a_guest_goes_on_only_where_nothing_is_missing(void **state)
 	assert_int_equal(cpuid_fits(&guest, &host), 0);
 	leaf(&host, 7, 0)->ebx &= ~(1u << 5);
 	assert_int_equal(cpuid_fits(&guest, &host), -EOPNOTSUPP);
+	/* Nor with what nobody was ever shown, though the host has it. */
 	host = a_host();
+	leaf(&guest, 0x80000001, 0)->ecx |= 1u << 2; /* SVM */
+	assert_int_equal(cpuid_fits(&guest, &host), -EBADMSG);
+	leaf(&guest, 0x80000001, 0)->ecx &= ~(1u << 2);
+	guest.entry[guest.head.nent++] = (struct kvm_cpuid_entry2){.function = 0xa};
+	assert_int_equal(cpuid_fits(&guest, &host), -EBADMSG);
+	guest.head.nent--;
+	assert_int_equal(cpuid_fits(&guest, &host), 0);
 	leaf(&host, 0, 0)->ebx = 99; /* another maker */
 	assert_int_equal(cpuid_fits(&guest, &host), -EOPNOTSUPP);
 	host = a_host();
