@@ -27,6 +27,7 @@
 enum {
 	BIG_MEMORY_MIB = 1024,
 	HEAP_MIB = 256,
+	FEW_HEAP_MIB = 16,
 	BIG_HEAP_MIB = 500,
 	IDLE_FORKS = 10,
 	MANY_FORKS = 100,
@@ -179,7 +180,7 @@ static int bench_fork(struct bed *b, struct err *e)
 	struct births calm = {0}, dirty = {0};
 	struct series page = {.n = 0};
 	struct session s;
-	int r = session_start(b, BED_MEMORY_MIB, HEAP_MIB, &s, e);
+	int r = session_start(b, BED_MEMORY_MIB, rounds == &few ? FEW_HEAP_MIB : HEAP_MIB, &s, e);
 
 	if (r < 0)
 		return r;
