@@ -222,8 +222,9 @@ struct engine {
 	 * A copy of a volume as of now, while the machine writes it. Before it changes one of its
 	 * ENGINE_COPY_CHUNK bytes for the first time, it puts the old ones into the file `to` and
 	 * sets that chunk's byte in the file `marks`. The caller copies the rest: reads a chunk,
-	 * and leaves it alone when it is marked by then. Ends with volume_copied(), which says
-	 * whether the machine could do its part, or when m->control is closed.
+	 * and leaves it alone when it is marked by then. The machine may keep `to` open for ever.
+	 * Ends with volume_copied(), which says whether the machine could do its part, or when
+	 * m->control is closed.
 	 */
 	int (*volume_copy)(struct engine *e, struct engine_machine *m, unsigned slot, int to,
 	                   int marks, struct err *err);

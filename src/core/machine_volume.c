@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/fs.h>
 #include <stdio.h>
 #include <string.h>
@@ -233,9 +234,9 @@ int machine_volume_take(struct machines *ms, const char *id, const struct machin
 
 /* --- copies ----------------------------------------------------------------------------------- */
 
-/* What the machine has not put there before it changed it. */
-static int copy_rest(int from, int to, const atomic_uchar *marks, uint64_t size,
-                     const atomic_bool *stop)
+/* Those that are marked, or not, by the time they were read. */
+static int copy_chunks(int from, int to, const atomic_uchar *marks, bool marked, uint64_t size,
+                       const atomic_bool *stop)
 {
 	autofree void *buf = malloc(ENGINE_COPY_CHUNK);
 	off_t off = 0, end = (off_t)size;
@@ -250,10 +251,10 @@ static int copy_rest(int from, int to, const atomic_uchar *marks, uint64_t size,
 		if (stop && atomic_load(stop))
 			return -ECANCELED;
 		off = at + ENGINE_COPY_CHUNK;
-		if (atomic_load(&marks[at / ENGINE_COPY_CHUNK]))
+		if ((atomic_load(&marks[at / ENGINE_COPY_CHUNK]) != 0) != marked)
 			continue;
 		r = io_pread_full(from, buf, len, at);
-		if (r == 0 && !atomic_load(&marks[at / ENGINE_COPY_CHUNK]))
+		if (r == 0 && (atomic_load(&marks[at / ENGINE_COPY_CHUNK]) != 0) == marked)
 			r = sparse_write(to, buf, len, at);
 		if (r < 0)
 			return r;
@@ -270,13 +271,17 @@ static int copy_failed(int r, struct err *e)
 	               "cannot copy the volume: %s", strerror(-r));
 }
 
+/*
+ * The machine keeps what it changes in a file without a name, never in the copy itself: whoever has
+ * a file open can write it later, too, and the copy is another's then.
+ */
 struct machine_copy {
 	struct engine *engine;
 	struct engine_machine m; /* a control of its own: as long as that is open, it is copied */
 	unsigned slot;
 	uint64_t size;
-	int from, to, marks;
-	atomic_uchar *marked; /* one for each chunk */
+	int from, to, kept, marks;
+	atomic_uchar *marked; /* one for each chunk: the old one is in kept */
 	size_t chunks;
 	bool shared; /* blocks: nothing left to be copied */
 };
@@ -289,9 +294,29 @@ void machine_copy_free(struct machine_copy *c)
 		munmap(c->marked, c->chunks);
 	closep(&c->from);
 	closep(&c->to);
+	closep(&c->kept);
 	closep(&c->marks);
 	engine_machine_fini(&c->m);
 	free(c);
+}
+
+/* On the same disk as this one. */
+static int nameless_beside(int fd)
+{
+	char link[32], dir[PATH_MAX], *slash;
+	ssize_t n;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = readlink(link, dir, sizeof(dir) - 1);
+	if (n < 0)
+		return -errno;
+	dir[n] = 0;
+	slash = strrchr(dir, '/');
+	if (!slash)
+		return -EINVAL;
+	slash[slash == dir] = 0;
+	fd = open(dir, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+	return fd < 0 ? -errno : fd;
 }
 
 static int prepare_copy(struct machine_copy *c, const struct engine_machine *m, int to)
@@ -301,9 +326,16 @@ static int prepare_copy(struct machine_copy *c, const struct engine_machine *m, 
 	c->m.control = fcntl(m->control, F_DUPFD_CLOEXEC, 3);
 	c->m.pidfd = fcntl(m->pidfd, F_DUPFD_CLOEXEC, 3);
 	c->to = fcntl(to, F_DUPFD_CLOEXEC, 3);
-	c->marks = memfd_create("panda-marks", MFD_CLOEXEC);
+	c->kept = nameless_beside(to);
+	if (c->kept < 0)
+		return c->kept;
+	c->marks = memfd_create("panda-marks", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (c->m.control < 0 || c->m.pidfd < 0 || c->to < 0 || c->marks < 0 ||
-	    ftruncate(c->marks, (off_t)c->chunks) < 0 || ftruncate(to, (off_t)c->size) < 0)
+	    ftruncate(c->marks, (off_t)c->chunks) < 0 || ftruncate(to, (off_t)c->size) < 0 ||
+	    ftruncate(c->kept, (off_t)c->size) < 0)
+		return -errno;
+	/* We look at them in place: a shorter file would be our end. */
+	if (fcntl(c->marks, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -errno;
 	map = mmap(NULL, c->chunks, PROT_READ, MAP_SHARED, c->marks, 0);
 	if (map == MAP_FAILED)
@@ -328,6 +360,7 @@ int machine_copy_begin(struct machines *ms, const struct engine_machine *m, unsi
 	                               (size_t)((size + ENGINE_COPY_CHUNK - 1) / ENGINE_COPY_CHUNK),
 	                           .from = -1,
 	                           .to = -1,
+	                           .kept = -1,
 	                           .marks = -1};
 	memcpy(c->m.id, m->id, sizeof(c->m.id));
 	r = check_kind(m, e);
@@ -338,7 +371,7 @@ int machine_copy_begin(struct machines *ms, const struct engine_machine *m, unsi
 	if (r == 0) {
 		c->shared = ioctl(c->to, FICLONE, c->from) == 0;
 		if (!c->shared)
-			r = ms->engine->volume_copy(ms->engine, &c->m, slot, c->to, c->marks, e);
+			r = ms->engine->volume_copy(ms->engine, &c->m, slot, c->kept, c->marks, e);
 	}
 	if (r < 0)
 		machine_copy_free(c);
@@ -352,11 +385,13 @@ int machine_copy_finish(struct machine_copy *c, const atomic_bool *stop, struct 
 	int r = 0;
 
 	if (!c->shared) {
-		r = copy_rest(c->from, c->to, c->marked, c->size, stop);
+		r = copy_chunks(c->from, c->to, c->marked, false, c->size, stop);
 		if (r < 0)
 			copy_failed(r, e);
 		else
 			r = c->engine->volume_copied(c->engine, &c->m, c->slot, e);
+		if (r == 0 && (r = copy_chunks(c->kept, c->to, c->marked, true, c->size, stop)) < 0)
+			copy_failed(r, e);
 	}
 	machine_copy_free(c);
 	return r;

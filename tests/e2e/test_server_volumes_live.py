@@ -179,6 +179,10 @@ def test_what_is_deleted_is_given_back(pandad):
     assert used(pandad) > empty + 90_000_000
     out(pandad, id, "rm /workspace/f; sync")
     wait_for("the space", lambda: used(pandad) < empty + 10_000_000 or pandad.sh(id, "sync") is None)
+    out(pandad, id, "mount -o remount,nodiscard /workspace; head -c 50000000 /dev/urandom >/workspace/f; sync; rm /workspace/f; sync")
+    assert used(pandad) > empty + 40_000_000
+    out(pandad, id, "fstrim /workspace")
+    assert used(pandad) < empty + 10_000_000
 
 
 # ---- snapshots and clones ----
