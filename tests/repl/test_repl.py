@@ -425,6 +425,14 @@ def test_js_errors(js):
     assert js.run("1").value == "1"
 
 
+def test_js_answers_all_that_was_asked_before_the_end(js):
+    for i in range(3):
+        js.ask(f"await null; {i}")
+    js.p.stdin.close()
+    assert [js.answers().value for _ in range(3)] == ["0", "1", "2"]
+    assert js.p.wait(DEADLINE_S) == 0
+
+
 def test_js_exit_ends_the_cell_only(js):
     assert js.run("process.exit(3)").exit == 3
     assert js.run("await null; process.exit(4)").exit == 4

@@ -294,6 +294,7 @@ async function answer(request) {
 
 let input = Buffer.alloc(0);
 let busy = false;
+let ended = false;
 
 function nextRequest() {
 	const at = input.indexOf(10);
@@ -329,6 +330,8 @@ async function serve() {
 	for (let request; (request = nextRequest());)
 		await answer(request);
 	busy = false;
+	if (ended)
+		process.reallyExit(0);
 }
 
 new net.Socket({ fd: 3, readable: true, writable: false })
@@ -336,5 +339,8 @@ new net.Socket({ fd: 3, readable: true, writable: false })
 		input = Buffer.concat([input, data]);
 		serve();
 	})
-	.on('end', () => process.reallyExit(0))
+	.on('end', () => {
+		ended = true; /* what has been asked is answered */
+		serve();
+	})
 	.on('error', () => process.reallyExit(0));
