@@ -82,6 +82,27 @@ static uint64_t pages_of(uint64_t bytes)
 }
 
 /*
+ * A child that borrows our memory (vfork) lets us go on a moment before its exec gives it memory of
+ * its own: what is opened of it then is ours. -ESRCH: it has ended.
+ */
+static int wait_for_exec(pid_t pid, int program)
+{
+	uint64_t deadline = mono_ms() + START_TIMEOUT_MS;
+	struct stat want, st;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
+	if (fstat(program, &want) < 0)
+		return -errno;
+	while (stat(path, &st) == 0 && mono_ms() < deadline) {
+		if (st.st_dev == want.st_dev && st.st_ino == want.st_ino)
+			return 0;
+		usleep(50);
+	}
+	return -ESRCH;
+}
+
+/*
  * Opened with CAP_SYS_ADMIN, a pagemap would tell the guest's kernel physical addresses of the
  * host; it needs no more than which pages were copied.
  */
@@ -469,8 +490,11 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	r = spawn(um, s, control, &m, e);
 	if (r < 0)
 		goto out;
-	pagemap = open_pagemap(m.pid);
-	r = pagemap < 0 ? pagemap : sock_connect(s->dirfd, "control", SOCK_SEQPACKET, &m.control);
+	r = wait_for_exec(m.pid, runner_of(um, s->image)->program_fd);
+	if (r == 0)
+		r = pagemap = open_pagemap(m.pid);
+	if (r >= 0)
+		r = sock_connect(s->dirfd, "control", SOCK_SEQPACKET, &m.control);
 	if (r == 0)
 		r = hello(runner_of(um, s->image), &p, s, &m, agent, pagemap, tops);
 	if (r == 0)
