@@ -271,8 +271,10 @@ void api_logged(void *api, const struct http_req *r, int status, uint64_t bytes_
 	if (aborted && status < 400)
 		status = 499; /* the client went away */
 	stats_note(a, c->route, status, took_us);
-	if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0 &&
-	    strcmp(method, "OPTIONS") != 0)
+	/* Looking is not on record; a terminal or a tunnel does not only look. */
+	if ((strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0 &&
+	     strcmp(method, "OPTIONS") != 0) ||
+	    (c->route && c->route->status == 101))
 		audit_note(a, c, r, status);
 	if (status >= 500)
 		log_warn("request failed request=%s method=%s route=%s status=%d took_us=%llu",

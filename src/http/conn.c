@@ -402,6 +402,8 @@ static void finish_request(struct http_conn *c)
 	free(take_ptr(c->out));
 	c->out_cap = 0;
 	if (pipe) {
+		if (!c->fin_sent) /* TLS without a goodbye would look like a cut */
+			transport_fin(c);
 		c->dead = true;
 	} else if (c->body.done) {
 		next_request(c);

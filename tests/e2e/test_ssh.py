@@ -58,6 +58,13 @@ def test_commands_see_the_sandboxs_own_environment_and_name(cli, pandad):
     assert cli("ssh", id, "test $(hostname) = $(getent hosts $(hostname) | awk '{print $2}') && umask") == "0022\n"
 
 
+def test_who_came_in_is_on_record(cli, box, pandad):
+    cli("ssh", box, "true")
+    path = f"/v1/sandboxes/{box}/ssh/tunnel"
+    entry = wait_for("the record", lambda: [e for e in pandad.do("GET", "/v1/audit")["entries"] if e["path"] == path])[0]
+    assert entry["status"] in (101, 499) and pandad.key.startswith(entry["actor"]), entry
+
+
 def test_plain_openssh_copies_files(cli, box, tmp_path):
     ssh = OpenSsh(cli, tmp_path, box)
     data = os.urandom(3 << 20)
@@ -121,10 +128,17 @@ def test_a_new_life_has_a_new_key_and_a_new_pandad_the_old_one(new_pandad, tmp_p
     p = new_pandad()
     cli = Cli(p, tmp_path)
     id = p.create()
-    assert cli("ssh", id, "echo one") == "one\n"
-    first = host_key(cli, id)
-    p.kill9()
+    open_ = cli.popen("ssh", id, "echo one; cat", stdin=subprocess.PIPE)
+    try:
+        assert open_.stdout.readline() == b"one\n"
+        first = host_key(cli, id)
+        p.kill9()
+        assert open_.wait(20) == 255  # cut, and not left hanging
+    finally:
+        open_.kill()
+        open_.communicate()
     p.start()
+    wait_for("its sshd to hang up", lambda: p.sh(id, "pgrep -x sshd")["exit_code"] == 1)
     cli.env.update(PANDASTACK_API=p.url, PANDASTACK_API_KEY=p.key)
     assert host_key(cli, id) == first
     snap = p.do("POST", f"/v1/sandboxes/{id}/snapshots", {})["id"]
