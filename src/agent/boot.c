@@ -26,8 +26,11 @@ static int try_mount(struct agent *a, const char *what, const char *where, const
 	return -errno;
 }
 
-/* No work in the background: a machine at rest shall sleep (see rest_after_work()). */
-static const char quiet_ext4[] = "commit=30,noinit_itable,no_prefetch_block_bitmaps";
+/*
+ * No work in the background: a machine at rest shall sleep (see rest_after_work()). What is deleted
+ * becomes a hole in the host's files.
+ */
+static const char quiet_ext4[] = "commit=30,discard,noinit_itable,no_prefetch_block_bitmaps";
 
 /* The writable half: the disk that forks with the machine, or memory when there is none. */
 static int mount_upper(struct agent *a)

@@ -25,6 +25,20 @@ def test_a_smaller_disk_is_full_sooner(pandad):
     assert pandad.sh(id, "rm /root/rest; echo enough >/root/more && cat /root/more")["stdout"] == "enough\n"
 
 
+def test_the_host_keeps_what_the_guest_keeps(pandad):
+    """Else a disk of 1 GiB could take all 8 of its image, one deleted file after the other."""
+    id = pandad.create(disk_gb=1)
+    layers = pandad.data / "disks" / id
+
+    def taken():
+        return sum(f.stat().st_blocks * 512 for f in layers.iterdir())
+
+    pandad.sh(id, "head -c 100000000 /dev/urandom >/root/f && sync")
+    assert taken() > 90_000_000
+    pandad.sh(id, "rm /root/f && sync")
+    wait_for("the blocks to go", lambda: taken() < 20_000_000)
+
+
 def test_the_limit_stays_with_forks_snapshots_and_sleep(pandad):
     id = pandad.create(disk_gb=2)
     snapshot = pandad.do("POST", f"/v1/sandboxes/{id}/snapshots", {})["id"]
