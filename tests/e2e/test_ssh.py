@@ -147,7 +147,10 @@ def test_a_new_life_has_a_new_key_and_a_new_pandad_the_old_one(new_pandad, tmp_p
     second = host_key(cli, id)
     other = p.do("POST", "/v1/sandboxes", {"from_snapshot": snap})["id"]
     assert cli("ssh", other, "echo restored") == "restored\n"
-    assert len({first, second, host_key(cli, other)}) == 3
+    third = host_key(cli, other)
+    p.do("POST", f"/v1/sandboxes/{other}/checkpoints", {"name": "here"})
+    p.do("POST", f"/v1/sandboxes/{other}/rewind", {"to": "here"})
+    assert len({first, second, third, host_key(cli, other)}) == 4
 
 
 def test_nobody_else_gets_in(cli, box, pandad, tmp_path):

@@ -841,6 +841,35 @@ static void a_fork_leaves_execs_running_as_detached_ones(void **state)
 	result_free(&r);
 }
 
+/* One end of a connection, as sshd is: in the copy it reads the end of its input, and goes by
+ * itself. */
+static void a_fork_hangs_up_what_was_one_end_of_a_connection(void **state)
+{
+	struct box *b = *state;
+	char script[300], one;
+	char *argv[] = {script, NULL};
+	uint8_t list[512], frame[1024];
+	struct wire_header h = {.type = WIRE_EXEC, .stream = 1};
+	struct wire_exec m = {.flags = WIRE_EXEC_SHELL | WIRE_EXEC_STDIN | WIRE_EXEC_HANGUP,
+	                      .window = GUEST_WINDOW};
+	int fd = box_raw(b);
+	ssize_t n;
+
+	snprintf(script, sizeof(script), "echo up; cat >/dev/null; echo ended >%s",
+	         path_in(b, "hung-up"));
+	m.cwd = m.user = wire_str("");
+	assert_int_equal(wire_list_build(argv, list, sizeof(list), &m.argv), 0);
+	n = wire_frame(&h, &wire_exec_desc, &m, frame, sizeof(frame));
+	assert_true(n > 0);
+	assert_int_equal(io_write_full(fd, frame, (size_t)n), 0);
+	assert_int_equal(recv(fd, &one, 1, MSG_PEEK), 1); /* it is there: "up" waits unread */
+	close(fd);
+	/* Not killed: it came to its last command. */
+	assert_soon(access(path_in(b, "hung-up"), F_OK) == 0);
+	/* And it is not kept, as a detached one would be (its number is 2, after the one above). */
+	assert_int_equal(find_exec(b->g, 2).info.id, 0);
+}
+
 static void a_new_life_has_its_own_environment(void **state)
 {
 	struct box *b = *state;
@@ -873,6 +902,7 @@ static void a_new_life_has_its_own_environment(void **state)
 
 const struct CMUnitTest reborn_tests[] = {
     TEST(a_fork_leaves_execs_running_as_detached_ones),
+    TEST(a_fork_hangs_up_what_was_one_end_of_a_connection),
     TEST(a_new_life_has_its_own_environment),
 };
 const size_t n_reborn_tests = ARRAY_LEN(reborn_tests);
