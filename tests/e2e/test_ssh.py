@@ -184,6 +184,7 @@ def test_a_machine_without_sshd_says_so(cli, box):
 def test_a_client_that_vanishes_hangs_up_and_kills_nothing_that_was_meant_to_stay(cli, box):
     t = Terminal(cli, "ssh", "-t", box, "nohup sleep 1000 >/dev/null 2>&1 & echo started; sleep 2000")
     t.read(b"started")
+    wait_for("nohup to have done its work", lambda: cli.try_("exec", box, "--", "pgrep", "-xf", "sleep 1000").code == 0)
     t.close()  # kill -9 of ssh, and of the terminal it is on
     wait_for("the session to end", lambda: cli.try_("exec", box, "--", "pgrep", "-xf", "sleep 2000").code == 1)
     assert cli("exec", box, "--", "pgrep", "-xf", "sleep 1000").strip()
