@@ -218,10 +218,10 @@ static struct tunnel *begin(struct call *c)
 {
 	struct tunnel *t;
 
-	if (!http_wants_upgrade(c->req, "tcp")) {
-		call_fail(
-		    c, EPROTO, "bad_request",
-		    "this is a tunnel: connect with 'Connection: Upgrade' and 'Upgrade: tcp'");
+	if (!http_wants_upgrade(c->req, "tcp") || http_body_length(c->req) != 0) {
+		call_fail(c, EPROTO, "bad_request",
+		          "this is a tunnel: connect with 'Connection: Upgrade' and "
+		          "'Upgrade: tcp', and without a body");
 		return NULL;
 	}
 	t = calloc(1, sizeof(*t));

@@ -326,7 +326,7 @@ const struct cli_command command_ssh_proxy = {
     .args = "[OPTION]... ID",
     .what = "stdin and stdout are the way to a sandbox's sshd",
     .about = "For ProxyCommand of the OpenSSH client. `panda ssh --config ID` writes the lines "
-             "that use it.",
+	     "that use it.",
     .opts = proxy_opts,
     .word = WORD_SANDBOX,
     .examples = "  ssh -i KEY -o ProxyCommand='panda ssh-proxy -i KEY %h' root@3f2a\n"

@@ -192,6 +192,7 @@ def test_refusals_of_the_tunnel(pandad, box, cli):
     a = pandad.ask("GET", path)
     assert a.status == 400 and "Upgrade: tcp" in a.json["error"], a
     assert pandad.ask("GET", f"/v1/sandboxes/{box}/ports/70000/tunnel", headers=up).status == 400
+    assert pandad.ask("GET", path, "a body", headers=up).status == 400
     a = pandad.ask("GET", f"/v1/sandboxes/{box}/ports/9/tunnel", headers=up)
     assert a.status == 502 and "nothing listens" in a.json["error"], a
     for bad in "", "x", "0", "1:2:3", "1:", "70000", "1:70000":
