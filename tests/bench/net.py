@@ -7,6 +7,7 @@ the same program in two namespaces with a veth between them.
 import contextlib
 import json
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -80,10 +81,16 @@ def streams(c, id, tool, peer, quick):
     yield "dns_us", float(c.run(id, "/root/net", "dns", "300"))
 
 
+def run(text):
+    done = subprocess.run(text, shell=True, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{text}: {done.stderr}")
+    return done.stdout
+
+
 def native(tool, quick):
     seconds, rounds = ("1", "500") if quick else ("3", "5000")
     a, b = f"pb{os.getpid()}a", f"pb{os.getpid()}b"
-    run = lambda text: subprocess.run(text, shell=True, check=True, capture_output=True, text=True).stdout
     try:
         run(f"ip netns add {a}; ip netns add {b}; ip -n {a} link add v0 type veth peer name v0 netns {b}")
         for ns, addr in (a, "11.99.0.1"), (b, "11.99.0.2"):
@@ -137,15 +144,16 @@ def measure(quick):
     tool = BUILD / "tests/bench/net"
     home = Path(tempfile.mkdtemp(prefix="panda-bench-net-"))
     yield from native(tool, quick)
+    servers = []
     with LittleInternet() as net:
-        p = NetPandad(net, home / "with", log_level=1).start()
-        id = p.create()  # and with that the template is baked
-        bakes = home / "bakes"
-        subprocess.run(["cp", "-al", p.data / "store", bakes], check=True)
-        q = NetPandad(net, home / "without", bakes=bakes, log_level=1)
-        q.config["network"] = "no"
-        q.start()
         try:
+            p = NetPandad(net, home / "with", log_level=1)
+            servers.append(p.start())
+            id = p.create()  # and with that the template is baked
+            run(f"cp -al {p.data}/store {home}/bakes")
+            q = NetPandad(net, home / "without", bakes=home / "bakes", log_level=1)
+            q.config["network"] = "no"
+            servers.append(q.start())
             c = Connection(p)
             yield from creates(c, Connection(q), 24 if quick else 100)
             c.ask("PUT", f"/v1/sandboxes/{id}/fs?path=/root/net&mode=0755", tool.read_bytes())
@@ -155,8 +163,9 @@ def measure(quick):
             yield from proxy(c, id, 1 if quick else 4)
             yield from proxy_many(p, id, 500 if quick else 3000)
         finally:
-            for server in q, p:
+            for server in servers:
                 server.close()
+            shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":
