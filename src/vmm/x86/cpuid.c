@@ -128,7 +128,7 @@ static bool leaf_shown(const struct kvm_cpuid_entry2 *e, const struct baseline *
 		return b->xcr0 && (e->index < 2 || (e->index < 64 && b->xcr0 >> e->index & 1));
 	if (f == 7)
 		return e->index <= 1;
-	return f == 0 || f == 1 || f == 2 || f == 4 || f == 6 || f == 7 || f == KVM_LEAF ||
+	return f == 0 || f == 1 || f == 2 || f == 4 || f == 6 || f == KVM_LEAF ||
 	       f == KVM_LEAF + 1 || (f >= 0x80000000 && f <= MAX_EXTENDED);
 }
 

@@ -33,7 +33,7 @@ int load_kernel(const struct mem *m, const struct load_source *s, uint64_t *ret_
 	r = s->read(s->arg, &h, sizeof(h), 0);
 	if (r < 0)
 		return r;
-	if (memcmp(h.e_ident, ELFMAG, SELFMAG) || h.e_ident[EI_CLASS] != ELFCLASS64 ||
+	if (memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 || h.e_ident[EI_CLASS] != ELFCLASS64 ||
 	    h.e_ident[EI_DATA] != ELFDATA2LSB || h.e_machine != EM_X86_64 ||
 	    h.e_phentsize != sizeof(p) || h.e_phnum == 0 || h.e_phnum > SEGMENTS_MAX ||
 	    h.e_phoff > UINT64_MAX / 2)

@@ -53,8 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	from = in.at;
 	if (vdev_load(&blk.vdev, &in) == 0) {
 		vdev_save(&blk.vdev, &out);
-		assert(out.len == in.at - from &&
-		       memcmp(in.buf + from, out.buf, out.len) == 0);
+		assert(out.len == in.at - from && memcmp(in.buf + from, out.buf, out.len) == 0);
 		state_out_fini(&out);
 		vdev_write(&blk.vdev, VDEV_NOTIFY, 4, 0);
 	}

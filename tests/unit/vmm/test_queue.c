@@ -100,8 +100,8 @@ static void a_table_of_its_own_may_be_longer_than_the_queue(void **state)
 	struct vring_desc *t = guest_at(&b->g, GUEST_DATA);
 	enum { N = 100 };
 
-	for (uint16_t i = 0; i < N; i++)
-		t[i] = (struct vring_desc){GUEST_DATA + 0x10000 + i * 16u, 16,
+	for (unsigned i = 0; i < N; i++)
+		t[i] = (struct vring_desc){GUEST_DATA + 0x10000 + i * 16, 16,
 		                           VRING_DESC_F_WRITE | (i + 1 < N ? VRING_DESC_F_NEXT : 0),
 		                           (uint16_t)(i + 1)};
 	guest_add(&b->g, 0, &(struct piece){GUEST_DATA, N * sizeof(*t), VRING_DESC_F_INDIRECT}, 1);
