@@ -174,10 +174,11 @@ static bool acts(const struct docker_step *s)
 
 static json_t *list_of(const struct docker_step *s)
 {
-	json_t *l = json_array();
+	json_t *l;
 
 	if (!s->exec && s->nwords)
 		return json_pack("[s, s, s]", "/bin/sh", "-c", s->words[0]);
+	l = json_array();
 	for (size_t i = 0; i < s->nwords; i++)
 		json_array_append_new(l, json_string(s->words[i]));
 	return l;
