@@ -32,7 +32,7 @@ def test_a_machine_that_is_busy_on_all_vcpus_forks_and_both_go_on(panda):
     m.sh("""for c in 0 1; do
         setsid taskset -c $c sh -c 'n=0; while :; do n=$((n + 1)); [ $((n % 1000)) -ne 0 ] || echo $n >/dev/shm/$0; done' $c </dev/null >/dev/null 2>&1 &
     done""")
-    counts = lambda x: [int(n) for n in x.sh("cat /dev/shm/0 /dev/shm/1").split()]
+    counts = lambda x: [int(n) for n in x.sh("cat /dev/shm/0 /dev/shm/1 2>/dev/null || :").split()]
     wait_for("both to count", lambda: len(counts(m)) == 2)
     child, = m.fork()
     for x in m, child:
@@ -42,11 +42,11 @@ def test_a_machine_that_is_busy_on_all_vcpus_forks_and_both_go_on(panda):
 
 def test_what_a_guest_frees_goes_back_to_the_host(box):
     box.keep()
-    box.ask(f"import os; big = os.urandom({100 * MIB})")
+    box.ask(f"import os; big = os.urandom({40 * MIB})")
     full = memory_mib(box)
-    assert full > 100
+    assert full > 40
     box.ask("del big; import gc; gc.collect()")
-    wait_for("its memory to shrink", lambda: memory_mib(box) < full - 80, seconds=60)
+    wait_for("its memory to shrink", lambda: memory_mib(box) < full - 30, seconds=60)
     assert box.answers()
 
 
