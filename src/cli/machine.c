@@ -454,6 +454,8 @@ static int verb_snapshot(struct ctx *c, struct err *e)
 	r = take_snapshot(c, &i, NULL, e);
 	if (r == 0)
 		r = machine_save(&c->ms, &i, &c->store, c->o.rest[0], c->o.parent, e);
+	if (r == 0)
+		machine_saved(&c->ms, c->o.parent, &i);
 	timing(&c->o, "snapshot", t);
 	return r;
 }

@@ -1007,6 +1007,46 @@ int machine_load_disks(const struct snapshot_store *st, const char *snapshot_id,
 	return 0;
 }
 
+static void note_digests(json_t *list, const struct set *s)
+{
+	json_t *item;
+	size_t k;
+
+	json_array_foreach(list, k, item)
+	{
+		for (size_t i = 0; i < s->n; i++) {
+			char name[64], text[DIGEST_TEXT];
+
+			if (!s->at[i]->has_digest || map_file(name, s->at[i]->fd) < 0 ||
+			    strcmp(json_string_value(json_object_get(item, "map")), name) != 0)
+				continue;
+			digest_text(&s->at[i]->digest, text);
+			json_object_set_new(item, "digest", json_string(text));
+		}
+	}
+}
+
+void machine_saved(struct machines *ms, const char *id, const struct engine_image *i)
+{
+	AUTO(json_decrefp) json_t *j = NULL;
+	autofree char *text = NULL;
+	autoclose int dir = -1;
+	json_t *disk;
+	size_t d;
+
+	if (read_book(ms, id, true, &dir, &j, NULL) < 0 || !j)
+		return;
+	note_digests(json_object_get(j, "memory"), &i->memory);
+	json_array_foreach(json_object_get(j, "disks"), d, disk)
+	{
+		if (d < i->ndisks)
+			note_digests(json_object_get(disk, "layers"), &i->disks[d].layers);
+	}
+	text = json_dumps(j, JSON_INDENT(1));
+	if (text)
+		io_replace_file(dir, "machine.json", text, strlen(text), 0600, false);
+}
+
 int machine_load(struct machines *ms, const struct snapshot_store *st, const char *snapshot_id,
                  bool verify, struct engine_image *ret, struct err *e)
 {

@@ -152,6 +152,12 @@ int machine_remove(struct machines *ms, const char *id, struct err *e);
 /* The image as a snapshot on disk, and back. */
 int machine_save(struct machines *ms, const struct engine_image *i, const struct snapshot_store *st,
                  const char *snapshot_id, const char *parent, struct err *e);
+/*
+ * The machine that this image is of goes on: its books get the digests that saving has found, so
+ * that the next save finds these layers in the store instead of writing them again. No harm
+ * without.
+ */
+void machine_saved(struct machines *ms, const char *id, const struct engine_image *i);
 /* Only its disks, whatever kernel and cpu it was saved with: to be booted from. Its kind is not
  * set. */
 int machine_load_disks(const struct snapshot_store *st, const char *snapshot_id,

@@ -60,6 +60,8 @@ static void snap_work(void *arg)
 		s->s.size_bytes = image_bytes(&image);
 		s->r =
 		    machine_save(&h->machines, &image, &store, s->s.id, s->s.sandbox_id, &s->err);
+		if (s->r == 0)
+			machine_saved(&h->machines, s->machine, &image);
 	}
 	fault_at("snapshot.saved");
 }

@@ -274,12 +274,18 @@ static int place_layer(struct writing *w, struct layer *l)
 static int publish(const struct writing *w)
 {
 	for (size_t i = 0; i < w->nfresh; i++) {
-		int r = link_layer(w->dir, w->st->layers, &w->fresh[i]->digest);
+		char names[3][LAYER_NAME]; /* data in one form or the other, map */
 
-		/* Somebody else wrote the same: this snapshot keeps its own copy, which it knows to
-		 * be good. */
-		if (r < 0 && r != -EEXIST)
-			return r;
+		layer_names(&w->fresh[i]->digest, names[0], names[2]);
+		layer_squashed_name(&w->fresh[i]->digest, names[1]);
+		/*
+		 * Somebody else wrote the same: this snapshot keeps its own copy, which it knows to
+		 * be good. Each file by itself: a collection may have left one of a pair.
+		 */
+		for (size_t k = 0; k < ARRAY_LEN(names); k++)
+			if (linkat(w->dir, names[k], w->st->layers, names[k], 0) < 0 &&
+			    errno != EEXIST && errno != ENOENT)
+				return -errno;
 	}
 	return 0;
 }

@@ -103,6 +103,15 @@ class Walk:
             self.check(id)
 
 
+def in_store(p):
+    return {f.name for f in (p.data / "store/layers").iterdir()}
+
+
+def in_use(p):
+    """Files of layers that some snapshot, template or sleep has."""
+    return {f.name for d in (p.data / "store/snapshots").iterdir() for f in d.iterdir()} - {"manifest.json", "state"}
+
+
 @pytest.mark.parametrize("seed", range(count(3, 40)))
 def test_a_random_walk(pandad, seed):
     w = Walk(pandad, seed)
@@ -114,3 +123,4 @@ def test_a_random_walk(pandad, seed):
         assert names == box.order[::-1]
     wait_for("one machine each", lambda: len(pandad.processes()) == len(w.boxes))
     wait_for("no snapshot too many", lambda: set(pandad.snapshots()) == set(w.snaps))
+    wait_for("no layer too many", lambda: in_store(pandad) <= in_use(pandad))

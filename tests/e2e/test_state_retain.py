@@ -1,5 +1,6 @@
 """How long snapshots are kept: the last so many, so long, so much of one owner; those with a name stay."""
 from conftest import wait_for
+from test_state_model import in_store, in_use
 
 
 def take(p, id, **body):
@@ -8,10 +9,6 @@ def take(p, id, **body):
 
 def kept(p, id=None):
     return [s["id"] for s in p.do("GET", "/v1/snapshots" + (f"?sandbox_id={id}" if id else ""))["snapshots"]]
-
-
-def gone(p):
-    return [e["payload"]["snapshot_id"] for e in p.do("GET", "/v1/events?limit=200")["events"] if e["kind"] == "snapshot.expired"]
 
 
 def test_the_last_so_many_of_each_sandbox(new_pandad):
@@ -25,33 +22,28 @@ def test_the_last_so_many_of_each_sandbox(new_pandad):
     assert kept(p, own) == [last]
     assert len([take(p, all) for _ in range(3)]) == len(kept(p, all)) == 3
     wait_for("their files to go", lambda: set(p.snapshots()) == set(kept(p)))
-    wait_for("their layers to go", lambda: layers(p) == used(p))
+    wait_for("their layers to go", lambda: in_store(p) <= in_use(p))
     p.kill9()
     p.start()
     take(p, own)
     assert len(kept(p, own)) == 1, "the rule is on record"
 
 
-def layers(p):
-    return {f.name for f in (p.data / "store/layers").iterdir()}
-
-
-def used(p):
-    return {f.name for d in (p.data / "store/snapshots").iterdir() for f in d.iterdir()} & layers(p)
-
-
 def test_so_long_also_when_the_sandbox_is_gone_and_after_a_crash(new_pandad):
     p = new_pandad(snapshots_max_age_seconds=1)
     id, own = p.create(), p.create(snapshots_max_age_seconds=0)
     stays = [take(p, own), take(p, id, name="n")]
-    goes = take(p, id)
-    assert p.do("GET", f"/v1/snapshots/{goes}")["expires_at"] and not p.do("GET", f"/v1/snapshots/{stays[0]}")["expires_at"]
+    s = p.do("POST", f"/v1/sandboxes/{id}/snapshots")
+    goes = s["id"]
+    assert s["expires_at"] > s["created_at"] and not p.do("GET", f"/v1/snapshots/{stays[0]}")["expires_at"]
     for i in id, own:
         p.do("DELETE", f"/v1/sandboxes/{i}")
     p.kill9()
     p.start()
     wait_for("its time to be up", lambda: set(kept(p)) == set(stays))
     assert p.ask("GET", f"/v1/snapshots/{goes}").status == 404
+    events = [e for e in p.do("GET", "/v1/events?limit=100")["events"] if e["type"] == "snapshot.expired"]
+    assert [e["payload"]["snapshot_id"] for e in events] == [goes]
     wait_for("its files to go", lambda: set(p.snapshots()) == set(stays))
 
 

@@ -60,6 +60,20 @@ def test_it_sleeps_again_and_only_what_is_new_is_written(pandad):
     assert pandad.sh(id, "sha256sum </dev/shm/big | cmp - /root/sum && cat /dev/shm/little")["stdout"] == "little\n"
 
 
+def test_a_second_snapshot_writes_only_what_is_new(pandad):
+    id = pandad.create()
+    pandad.sh(id, "head -c 20000000 /dev/urandom >/dev/shm/big")
+    baked = {f.stat().st_ino for d in (pandad.data / "store/snapshots").glob("tpl-*") for f in d.iterdir()}
+    taken = []
+    for _ in range(2):
+        snap = pandad.do("POST", f"/v1/sandboxes/{id}/snapshots")["id"]
+        found = (pandad.data / "store/snapshots" / snap).iterdir()
+        taken.append({f.stat().st_ino for f in found if f.stat().st_blocks * 512 > 10_000_000} - baked)
+    assert taken[0] and taken[0] == taken[1]
+    hibernate(pandad, id)
+    assert taken[0] <= {ino for _, ino, _ in files(pandad, id)}, "nor does a hibernation"
+
+
 def test_a_hibernated_sandbox_uses_no_memory(new_pandad):
     p = new_pandad()
     id = p.create(checkpoints="auto")

@@ -16,7 +16,7 @@ from .._http import CHUNK, DEFAULT_TIMEOUT, Params, Wire, segment
 from ..exceptions import SandboxTimeout, TemplateBuildError
 from ..types import Event, Snapshot, Template, TemplateBuild, Token, items_of
 from .commands import SSE, events_of, load
-from .filesystem import pieces_of, rest_of, save_pieces
+from .filesystem import open_local, pieces_of, rest_of, save_pieces
 from .sandbox import AsyncSandbox, list_params
 from .volume import AsyncVolume
 
@@ -155,7 +155,7 @@ class AsyncSnapshots:
     async def import_(self, local: Union[LocalPath, IO[bytes]]) -> Snapshot:
         """Takes in what export() wrote, here or on another host (a path or open binary file). Every byte is checked
         before the server knows it; it gets an id of its own."""
-        f = await offload(open, local, "rb") if isinstance(local, (str, os.PathLike)) else local
+        f: IO[bytes] = await offload(open_local, local, "rb") if isinstance(local, (str, os.PathLike)) else local
         try:
             r = await self._client.transport.request(
                 "POST",

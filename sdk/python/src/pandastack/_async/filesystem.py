@@ -24,7 +24,7 @@ def _octal(mode: Mode) -> str:
     return mode if isinstance(mode, str) else f"{mode:04o}"
 
 
-def _open(path: LocalPath, mode: str) -> IO[Any]:
+def open_local(path: LocalPath, mode: str) -> IO[Any]:
     return open(path, mode)
 
 
@@ -61,7 +61,7 @@ async def save_pieces(pieces: AsyncIterator[bytes], local: Union[LocalPath, IO[b
         return await _copy(pieces, local)
     final = os.fspath(local)
     part = f"{final}.part-{os.getpid()}-{os.urandom(4).hex()}"
-    f = await offload(_open, part, "xb")
+    f = await offload(open_local, part, "xb")
     try:
         n = await _copy(pieces, f)
         await offload(f.close)
@@ -153,7 +153,7 @@ class AsyncFilesystem:
         """Sends a local file (a path or an open binary file), keeping its permissions unless mode says else."""
         if not isinstance(local, (str, os.PathLike)):
             return await self.write(remote, local, mode=mode)
-        f = await offload(_open, local, "rb")
+        f = await offload(open_local, local, "rb")
         try:
             if mode is None:
                 mode = os.fstat(f.fileno()).st_mode & 0o777
