@@ -75,7 +75,12 @@ int build_start(struct build *b, const struct engine_image *image, bool network,
                 struct guest **ret, struct err *e)
 {
 	struct host *h = b->order->host;
-	struct engine_start s = {.id = machine, .image = image, .cpu = -1, .net_fd = -1};
+	struct engine_start s = {.id = machine,
+	                         .image = image,
+	                         .cpu = -1,
+	                         .cpus =
+	                             (unsigned)json_integer_value(json_object_get(b->doc, "cpu")),
+	                         .net_fd = -1};
 	int r = build_stopped(b, e);
 
 	if (r < 0)

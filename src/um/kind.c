@@ -29,11 +29,21 @@ const struct um_kind um_kind = {
     .no_aslr = true,
 };
 
-/* No timer but those of kvm-clock and the local APIC; a reset is a write to port 0x64. */
+/*
+ * No timer but those of kvm-clock and the local APIC, and nobody who compares clocks twice a
+ * second; a reset is a write to port 0x64.
+ */
 static const char *const kvm_boot[] = {
-    "root=/dev/vda", "ro",       "init=/sbin/panda-init",
-    "console=ttyS0", "quiet",    "no_timer_check",
-    "reboot=k",      "panic=-1", NULL,
+    "root=/dev/vda",
+    "ro",
+    "init=/sbin/panda-init",
+    "console=ttyS0",
+    "quiet",
+    "no_timer_check",
+    "tsc=nowatchdog",
+    "reboot=k",
+    "panic=-1",
+    NULL,
 };
 
 const struct um_kind kvm_kind = {
