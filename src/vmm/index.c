@@ -29,33 +29,32 @@ void index_set(struct index *x, uint64_t start, uint64_t n, uint8_t what)
 	memset(x->at + start, what, n);
 }
 
-uint64_t index_same(const struct index *x, uint64_t start, uint64_t max)
+/* Where something else than what begins. Eight pages at a time: extents are long. */
+static uint64_t skip(const struct index *x, uint64_t at, uint64_t end, uint8_t what)
 {
-	uint64_t end = max < x->pages - start ? start + max : x->pages, i = start + 1;
-
-	while (i < end && x->at[i] == x->at[start])
-		i++;
-	return i - start;
-}
-
-/* Most of a large disk was never written: eight pages at a time. */
-static uint64_t skip_zeros(const struct index *x, uint64_t at)
-{
+	const uint64_t eight = 0x0101010101010101 * what;
 	uint64_t word;
 
-	for (; at + 8 <= x->pages; at += 8) {
+	for (; at + 8 <= end; at += 8) {
 		memcpy(&word, x->at + at, sizeof(word));
-		if (word)
+		if (word != eight)
 			break;
 	}
-	while (at < x->pages && !x->at[at])
+	while (at < end && x->at[at] == what)
 		at++;
 	return at;
 }
 
+uint64_t index_same(const struct index *x, uint64_t start, uint64_t max)
+{
+	uint64_t end = max < x->pages - start ? start + max : x->pages;
+
+	return skip(x, start, end, x->at[start]) - start;
+}
+
 int index_next(const struct index *x, uint64_t *at, struct extent *ret)
 {
-	uint64_t start = skip_zeros(x, *at);
+	uint64_t start = skip(x, *at, x->pages, 0);
 
 	if (start >= x->pages)
 		return 0;

@@ -283,10 +283,13 @@ static int collect(struct ram *r)
 {
 	uint8_t top = (uint8_t)(r->layers + 1);
 	int e = index_init(&r->next, pages(r));
+	struct extent x;
+	uint64_t at = 0;
 
 	if (e < 0)
 		return e;
-	memcpy(r->next.at, r->index.at, pages(r));
+	while (index_next(&r->index, &at, &x)) /* not a copy: zeros take no memory */
+		index_set(&r->next, x.start, x.n, (uint8_t)x.what);
 	e = r->shared ? mark_shared(r, top) : scan_private(r, top);
 	if (e == -ENOTTY || e == -ENOSYS)
 		e = read_private(r, top);
