@@ -268,9 +268,9 @@ struct saved_disk {
 	uint32_t layers, read_only;
 };
 
-void disk_save(const struct disk *d, bool sealed, struct state_out *s)
+void disk_save(const struct disk *d, struct state_out *s)
 {
-	struct saved_disk k = {d->size, d->layers + (sealed && !d->read_only), d->read_only};
+	struct saved_disk k = {d->size, d->layers + !d->read_only, d->read_only};
 	long n = index_extents(&d->index, NULL, INDEX_EXTENTS_MAX);
 	struct extent *v;
 

@@ -49,7 +49,7 @@ int disk_compact(struct disk *d, uint64_t *ret_live);
 /* Ends it: the top becomes sealed layer ro, next is the new one. Both fds are taken. */
 int disk_seal(struct disk *d, int ro, int next);
 
-/* The map of layers: as it is, or (sealed) as it will be when the top is sealed. */
-void disk_save(const struct disk *d, bool sealed, struct state_out *s);
+/* The map of layers, as it will be once the top is sealed. */
+void disk_save(const struct disk *d, struct state_out *s);
 /* d was made by disk_init() with its new top: the same size and number of layers, or -EBADMSG. */
 int disk_load(struct disk *d, struct state_in *s);

@@ -1,6 +1,7 @@
 #include "vmm/machine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -221,6 +222,10 @@ int machine_devices(struct machine *m, const struct machine_spec *s, const char 
 	if (s->hello->nr_disks > UM_DISKS_MAX)
 		return -EPROTO;
 	if (getrandom(&random, sizeof(random), 0) < 0)
+		return -errno;
+	/* The loop must never wait for one of them. */
+	if ((s->net && fcntl(UM_FD_NET, F_SETFL, O_RDWR | O_NONBLOCK) < 0) ||
+	    (s->agent && fcntl(UM_FD_AGENT, F_SETFL, O_RDWR | O_NONBLOCK) < 0))
 		return -errno;
 	r = add_disks(m, s->hello);
 	if (r == 0)

@@ -61,14 +61,14 @@ void machine_go(struct machine *m)
 
 /* --- save */
 
-static void save_devices(struct machine *m, bool sealed, struct state_out *s)
+static void save_devices(struct machine *m, struct state_out *s)
 {
 	struct saved_volumes v;
 
 	serial_save(&m->serial, s);
 	for (unsigned i = 0; i < m->nr_disks; i++) {
 		vdev_save(&m->disk[i].vdev, s);
-		disk_save(&m->disk[i].disk, sealed, s);
+		disk_save(&m->disk[i].disk, s);
 	}
 	for (unsigned i = 0; i < UM_VOLUMES_MAX; i++) {
 		vdev_save(&m->volume[i].vdev, s);
@@ -108,7 +108,7 @@ static int save_state(struct machine *m, uint64_t live, int fd)
 		if (r < 0)
 			return r;
 	}
-	save_devices(m, true, &s);
+	save_devices(m, &s);
 	return state_write_to(&s, fd);
 }
 

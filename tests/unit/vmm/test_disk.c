@@ -151,7 +151,7 @@ static void a_sealed_disk_goes_on_above_and_is_loaded_elsewhere(void **state)
 
 	two_layers(&d);
 	put(&d, 1, 'x');
-	disk_save(&d, true, &out);
+	disk_save(&d, &out);
 	seal(&d);
 	assert_int_equal(d.layers, 3);
 	put(&d, 1, 'y'); /* what was sealed does not change */
