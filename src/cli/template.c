@@ -71,8 +71,7 @@ static const struct cli_verb verbs[] = {
     {"rm", "NAME...", "remove templates of your own", rm, WORD_TEMPLATE},
     {"build", "NAME [DIRECTORY]", "build one from a Dockerfile and the files it needs",
      cmd_template_build, WORD_FILE},
-    {"import", "FILE",
-     "make one from an image: an archive of docker save, of OCI, or a root file system",
+    {"import", "FILE", "make one from an image (docker save, OCI) or a root file system",
      cmd_template_import, WORD_FILE},
     {"save", "SANDBOX NAME", "make one that starts where a sandbox is now", cmd_template_save,
      WORD_SANDBOX},
@@ -87,6 +86,6 @@ const struct cli_command command_template = {
     .what = "what sandboxes start from: ls, get, rm, build, import, save, builds, logs",
     .opts = opts,
     .verbs = verbs,
-    .examples = "  panda template build mine ./app\n  panda template import image.tar --name "
-		"theirs\n  panda template save 3f2a ready\n",
+    .examples = "  panda template build mine ./app\n"
+		"  panda template import image.tar --name theirs\n",
 };
