@@ -280,10 +280,14 @@ def sweep_stale():
 def session_panda():
     if os.geteuid() != 0:
         pytest.skip("machines need root on this host")
-    sweep_stale()
-    home = Path(tempfile.mkdtemp(prefix=PREFIX))
-    with open(home / "lock", "w") as lock:
+    # One at a time: a home that has no lock yet looks like one whose session was killed.
+    with open(Path(tempfile.gettempdir()) / ".panda-e2e", "a") as sweeping:
+        fcntl.flock(sweeping, fcntl.LOCK_EX)
+        sweep_stale()
+        home = Path(tempfile.mkdtemp(prefix=PREFIX))
+        lock = open(home / "lock", "w")
         fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock:
         p = Panda(home)
         for file in p.program, *(p.env[n] for n in FILES):
             assert os.access(file, os.R_OK), f"{file} is missing: run 'make up'"
