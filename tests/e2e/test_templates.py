@@ -359,7 +359,8 @@ def test_a_jupyter_client_through_the_proxy(world):
     def run(code, msg_id):
         head = {"msg_id": msg_id, "username": "u", "session": "s1", "msg_type": "execute_request", "version": "5.3", "date": ""}
         ws.json({"header": head, "parent_header": {}, "metadata": {}, "channel": "shell", "buffers": [],
-                 "content": {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}})
+                 "content": {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False,
+                             "stop_on_error": False}})
         seen = {}
         while "execute_reply" not in seen or "idle" not in seen:
             m = json.loads(ws.recv()[1])
@@ -373,6 +374,7 @@ def test_a_jupyter_client_through_the_proxy(world):
     assert run("x * 7", "m2")["execute_result"]["data"]["text/plain"] == "42"
     assert run("1/0", "m3")["error"]["ename"] == "ZeroDivisionError"
     drawn = run("%matplotlib inline\nimport matplotlib.pyplot as plt; plt.plot([1]); plt.show()", "m4")
+    assert "display_data" in drawn, drawn
     assert png_size(base64.b64decode(drawn["display_data"]["data"]["image/png"]))[0] > 100
     ws.close()
     p.do("DELETE", f"{at}/api/kernels/{kernel}?token=let-me-in", expect=204)
