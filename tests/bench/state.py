@@ -107,6 +107,29 @@ def sleeping(c, n, server):
     c.kill(id)
 
 
+def comparing(c, n):
+    id = c.create()
+    ask(c, "POST", f"/v1/sandboxes/{id}/exec", cmd="mkdir /root/d; cd /root/d; for i in $(seq 500); do echo $i >f$i; done")
+    (child,) = c.forks(id, 1)
+    ask(c, "POST", f"/v1/sandboxes/{child}/exec", cmd="cd /root/d; rm f1; echo x >f2; echo y >new")
+    yield "diff_ms", timed(lambda i: ask(c, "GET", f"/v1/sandboxes/{id}/diff?to={child}"), n)  # 500 files written
+    c.kill(child)
+    c.kill(id)
+
+
+def racing(c, n):
+    id = c.create()
+    extra = []
+    for _ in range(n):
+        begun = time.perf_counter()
+        r = ask(c, "POST", f"/v1/sandboxes/{id}/race", commands=["sleep 0.1; exit 1"] * 4 + ["sleep 0.2"])
+        extra.append(ms(begun) - 200)
+        c.kill(r["winner"]["id"])
+        time.sleep(0.1)  # jails are made ahead in the time between
+    yield "race5_extra_ms", statistics.median(extra)
+    c.kill(id)
+
+
 def compressed(c, n, server):
     """The same 64 MiB, of text, with compress_hibernated."""
     id = c.create()

@@ -42,7 +42,7 @@ def test_a_machine_that_is_busy_on_all_vcpus_forks_and_both_go_on(panda):
 
 def test_what_a_guest_frees_goes_back_to_the_host(box):
     box.keep()
-    box.ask(f"import os; big = b"x" * {40 * MIB}")
+    box.ask(f"import os; big = b'x' * {40 * MIB}")
     full = memory_mib(box)
     assert full > 40
     box.ask("del big; import gc; gc.collect()")
