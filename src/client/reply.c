@@ -217,8 +217,14 @@ static int attempt(struct panda *p, const struct request *q, bool kept, struct r
 	if (r < 0)
 		return conn_errno(e, r, "before an answer came", p->target.url);
 	take_head(ret);
-	if (cut)
-		ret->st->keep = false;
+	if (!cut)
+		return 0;
+	ret->st->keep = false;
+	/* Whatever it thanks us for, it is not what we wanted to send. */
+	if (ret->status < 400)
+		return perr_set(e, EIO, "stopped",
+		                "%s answered %d before it had all that is to be sent",
+		                p->target.url, ret->status);
 	return 0;
 }
 

@@ -116,6 +116,7 @@ static void *serve(void *arg)
 		if (s->close) {
 			close(fd);
 			fd = -1;
+			f->closed++;
 		}
 		i++;
 	}

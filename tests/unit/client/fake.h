@@ -3,6 +3,7 @@
  */
 #pragma once
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -26,6 +27,7 @@ struct fake_step {
 struct fake {
 	pthread_t thread;
 	int fd, port, conns; /* conns: how many were accepted */
+	atomic_int closed;   /* how many of these are closed again */
 	size_t n;
 	struct fake_step step[FAKE_STEPS];
 	char *request[FAKE_STEPS]; /* as it came */
