@@ -107,7 +107,7 @@ static void name_disks(void)
 {
 	char path[32], serial[24], device[8], link[32];
 
-	for (char c = 'a'; c <= 'z'; c++) {
+	for (int c = 'a'; c <= 'z'; c++) {
 		autoclose int fd = -1;
 		ssize_t n;
 

@@ -777,7 +777,7 @@ class LittleInternet:
         for b in getattr(self, "children_beds", []) + self.children:
             if b.proc.poll() is None:
                 b.proc.kill()
-                b.proc.wait(10)
+                b.proc.wait(60)  # namespaces go with it
         for ns in self.spaces:
             sh(f"ip netns pids {ns} | xargs -r kill -9", check=False)
             sh(f"ip netns del {ns}", check=False)

@@ -31,7 +31,7 @@
 #include "net/net_internal.h"
 
 enum {
-	SLOTS = 1024,
+	SLOTS = 1100,
 	TAP_FD = 3, /* in the machine */
 };
 
