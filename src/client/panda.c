@@ -216,8 +216,9 @@ int panda_call(struct panda *p, const char *method, const char *path, json_t *bo
 	int r;
 
 	r = request_json(&q, body, &text, e);
-	if (r == 0)
-		r = reply_open(p, &q, &rp, e);
+	if (r < 0)
+		return r;
+	r = reply_open(p, &q, &rp, e);
 	return r < 0 ? r : finish_json(p, &rp, ret, e);
 }
 
