@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import queue
+import re
 import signal
 import socket
 import ssl
@@ -704,6 +705,14 @@ class Guest(Child):
         self.net.spaces.remove(self.ns)
 
 
+def sweep():
+    """Clears namespaces of test runs that were killed: their names begin with a process that is no more."""
+    for ns in sh("ip netns list").split():
+        found = re.match(r"pt(\d+)x", ns)
+        if found and not os.path.exists(f"/proc/{found[1]}"):
+            sh(f"ip netns pids {ns} | xargs -r kill -9; ip netns del {ns}", check=False)
+
+
 class LittleInternet:
     resolver = DNS
 
@@ -713,6 +722,7 @@ class LittleInternet:
         self.spaces, self.machines, self.children = [], [], []
 
     def __enter__(self):
+        sweep()
         try:
             self.build()
         except BaseException:
