@@ -51,12 +51,14 @@ int settings_load(const struct panda_config *c, env_fn env, struct settings *ret
                   struct panda_error *e);
 void settings_fini(struct settings *s);
 
-/* ---- conn.c: a TCP connection, perhaps with TLS, with deadlines ---- */
+/* ---- conn.c: a connection to the server, with deadlines ---- */
 
 struct conn {
 	int fd;
 	SSL *ssl;
 	bool wants_write; /* what TLS waits for before it can go on */
+	char *rest;       /* came already and is read first: see reply_upgraded() */
+	size_t rest_at, rest_len;
 };
 
 /* tls NULL: plain. */
@@ -116,8 +118,8 @@ int request_json(struct request *q, const json_t *body, char **text, struct pand
 int reply_open(struct panda *p, const struct request *q, struct reply *ret, struct panda_error *e);
 /* Body bytes; 0 at the end; -EAGAIN at the deadline; other negative errno with e set. */
 ssize_t reply_read(struct reply *r, void *buf, size_t n, uint64_t deadline, struct panda_error *e);
-/* Bytes read behind the head of a 101. */
-size_t reply_rest(struct reply *r, const void **ret);
+/* Ends a 101: the connection is the caller's, with what came behind the head. */
+int reply_upgraded(struct reply *r, struct conn *ret, struct panda_error *e);
 /* Gives the connection back to p (may be NULL: closes) when it can be used again. */
 void reply_close(struct reply *r, struct panda *p);
 /* For a status >= 400: reads the body and maps it. */

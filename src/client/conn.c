@@ -14,6 +14,7 @@
 #include <openssl/x509v3.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -284,6 +285,7 @@ void conn_close(struct conn *c)
 	}
 	if (c->fd >= 0)
 		close(c->fd);
+	free(c->rest);
 	*c = (struct conn){.fd = -1};
 }
 
@@ -310,6 +312,12 @@ ssize_t conn_read(struct conn *c, void *buf, size_t n, uint64_t deadline)
 {
 	ssize_t r;
 
+	if (c->rest_at < c->rest_len) {
+		n = MIN(n, c->rest_len - c->rest_at);
+		memcpy(buf, c->rest + c->rest_at, n);
+		c->rest_at += n;
+		return (ssize_t)n;
+	}
 	for (;;) {
 		if (c->ssl) {
 			ERR_clear_error();
@@ -386,7 +394,7 @@ int conn_end(struct conn *c)
 
 int conn_wait(struct conn *c, int events, uint64_t deadline)
 {
-	if (events & CONN_IN && c->ssl && SSL_pending(c->ssl))
+	if (events & CONN_IN && (c->rest_at < c->rest_len || (c->ssl && SSL_pending(c->ssl))))
 		return 0;
 	return wait_on(c->fd,
 	               (short)((events & CONN_IN ? POLLIN : 0) | (events & CONN_OUT ? POLLOUT : 0)),

@@ -10,8 +10,6 @@
 
 struct panda_pipe {
 	struct conn conn;
-	char *rest; /* bytes that came behind the head of the 101 */
-	size_t rest_at, rest_len;
 };
 
 int panda_pipe_open(struct panda *p, const char *path, struct panda_pipe **ret,
@@ -23,8 +21,6 @@ int panda_pipe_open(struct panda *p, const char *path, struct panda_pipe **ret,
 	                    .own_conn = true};
 	struct panda_pipe *w;
 	struct reply rp;
-	const void *rest;
-	size_t n;
 	int r;
 
 	r = reply_open(p, &q, &rp, e);
@@ -38,21 +34,17 @@ int panda_pipe_open(struct panda *p, const char *path, struct panda_pipe **ret,
 		reply_close(&rp, NULL);
 		return r;
 	}
-	n = reply_rest(&rp, &rest);
 	w = calloc(1, sizeof(*w));
-	if (!w || (n && !(w->rest = malloc(n)))) {
-		free(w);
+	if (!w) {
 		reply_close(&rp, NULL);
 		return perr_nomem(e);
 	}
-	if (n)
-		memcpy(w->rest, rest, n);
-	w->rest_len = n;
-	w->conn = rp.conn;
-	rp.conn = (struct conn){.fd = -1};
-	reply_close(&rp, NULL);
-	*ret = w;
-	return 0;
+	r = reply_upgraded(&rp, &w->conn, e);
+	if (r < 0)
+		free(w);
+	else
+		*ret = w;
+	return r;
 }
 
 static ssize_t broke(ssize_t r, struct panda_error *e)
@@ -66,15 +58,8 @@ static ssize_t broke(ssize_t r, struct panda_error *e)
 ssize_t panda_pipe_recv(struct panda_pipe *w, void *buf, size_t n, int timeout_ms,
                         struct panda_error *e)
 {
-	ssize_t r;
+	ssize_t r = conn_read(&w->conn, buf, n, conn_deadline(timeout_ms));
 
-	if (w->rest_at < w->rest_len) {
-		n = MIN(n, w->rest_len - w->rest_at);
-		memcpy(buf, w->rest + w->rest_at, n);
-		w->rest_at += n;
-		return (ssize_t)n;
-	}
-	r = conn_read(&w->conn, buf, n, conn_deadline(timeout_ms));
 	return r < 0 ? broke(r, e) : r;
 }
 
@@ -103,6 +88,5 @@ void panda_pipe_close(struct panda_pipe *w)
 	if (!w)
 		return;
 	conn_close(&w->conn);
-	free(w->rest);
 	free(w);
 }

@@ -338,10 +338,25 @@ ssize_t reply_read(struct reply *r, void *buf, size_t n, uint64_t deadline, stru
 	}
 }
 
-size_t reply_rest(struct reply *r, const void **ret)
+int reply_upgraded(struct reply *r, struct conn *ret, struct panda_error *e)
 {
-	*ret = r->st->at;
-	return r->st->len;
+	char *rest = NULL;
+
+	if (r->st->len) {
+		rest = malloc(r->st->len);
+		if (!rest) {
+			reply_close(r, NULL);
+			return perr_nomem(e);
+		}
+		memcpy(rest, r->st->at, r->st->len);
+	}
+	*ret = r->conn;
+	ret->rest = rest;
+	ret->rest_at = 0;
+	ret->rest_len = r->st->len;
+	r->conn = (struct conn){.fd = -1};
+	reply_close(r, NULL);
+	return 0;
 }
 
 void reply_close(struct reply *r, struct panda *p)

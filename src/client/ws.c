@@ -22,8 +22,6 @@ struct message {
 
 struct panda_ws {
 	struct conn conn;
-	char *rest; /* bytes that came behind the head of the 101 */
-	size_t rest_at, rest_len;
 	wslay_event_context_ptr ctx;
 	struct message *first, **last, *given; /* given: what the caller has in hand */
 	int failed; /* negative errno of the connection, for the caller */
@@ -33,15 +31,8 @@ struct panda_ws {
 static ssize_t on_recv(wslay_event_context_ptr ctx, uint8_t *buf, size_t n, int flags, void *arg)
 {
 	struct panda_ws *w = arg;
-	ssize_t r;
+	ssize_t r = conn_read(&w->conn, buf, n, 0);
 
-	if (w->rest_at < w->rest_len) {
-		n = MIN(n, w->rest_len - w->rest_at);
-		memcpy(buf, w->rest + w->rest_at, n);
-		w->rest_at += n;
-		return (ssize_t)n;
-	}
-	r = conn_read(&w->conn, buf, n, 0);
 	if (r > 0)
 		return r;
 	if (r == 0)
@@ -121,8 +112,6 @@ int panda_ws_open(struct panda *p, const char *path, struct panda_ws **ret, stru
 	struct request q = {.method = "GET", .path = path, .extra = extra, .own_conn = true};
 	struct panda_ws *w = NULL;
 	struct reply rp;
-	const void *rest;
-	size_t n;
 	int r;
 
 	if (RAND_bytes(nonce, sizeof(nonce)) != 1)
@@ -143,20 +132,15 @@ int panda_ws_open(struct panda *p, const char *path, struct panda_ws **ret, stru
 		goto bad;
 	}
 	w = calloc(1, sizeof(*w));
-	n = reply_rest(&rp, &rest);
-	if (!w || wslay_event_context_client_init(&w->ctx, &callbacks, w) != 0 ||
-	    (n && !(w->rest = malloc(n)))) {
+	if (!w || wslay_event_context_client_init(&w->ctx, &callbacks, w) != 0) {
 		r = perr_nomem(e);
 		goto bad;
 	}
 	wslay_event_config_set_max_recv_msg_length(w->ctx, PANDA_MESSAGE_MAX);
-	if (n)
-		memcpy(w->rest, rest, n);
-	w->rest_len = n;
 	w->last = &w->first;
-	w->conn = rp.conn;
-	rp.conn = (struct conn){.fd = -1};
-	reply_close(&rp, NULL);
+	r = reply_upgraded(&rp, &w->conn, e);
+	if (r < 0)
+		goto bad;
 	*ret = w;
 	return 0;
 bad:
@@ -259,7 +243,6 @@ void panda_ws_close(struct panda_ws *w)
 		free(m);
 	}
 	free(w->given);
-	free(w->rest);
 	wslay_event_context_free(w->ctx);
 	conn_close(&w->conn);
 	free(w);
