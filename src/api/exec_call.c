@@ -4,20 +4,11 @@
 #include <string.h>
 
 #include "api/exec.h"
+#include "api/pile.h"
 #include "api/sse.h"
 #include "base/cleanup.h"
 
-enum {
-	COLLECT_STEP = 64 * 1024,
-};
-
 /* ---- all output in memory ---- */
-
-struct pile {
-	char *p;
-	size_t len, cap;
-	bool truncated;
-};
 
 struct exec_collect {
 	struct exec_job *x;
@@ -32,28 +23,6 @@ static void collect_free(struct exec_collect *c)
 	free(c->out[0].p);
 	free(c->out[1].p);
 	free(c);
-}
-
-static void pile_add(struct pile *o, size_t max, const void *p, size_t n)
-{
-	size_t take = MIN(n, max - o->len);
-
-	if (take < n)
-		o->truncated = true;
-	if (o->len + take + 1 > o->cap) {
-		size_t want = MAX(2 * o->cap, o->len + take + COLLECT_STEP);
-		size_t cap = MIN(want, max + 1);
-		char *bigger = realloc(o->p, cap);
-
-		if (!bigger) {
-			o->truncated = true;
-			return;
-		}
-		o->p = bigger;
-		o->cap = cap;
-	}
-	memcpy(o->p + o->len, p, take);
-	o->len += take;
 }
 
 /* Most output is UTF-8 as it is; else it is written anew. false: no memory. */

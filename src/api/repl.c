@@ -7,6 +7,7 @@
 
 #include "api/cell.h"
 #include "api/exec.h"
+#include "api/pile.h"
 #include "api/session.h"
 #include "base/cleanup.h"
 
@@ -95,12 +96,6 @@ void repl_once(struct call *c)
 
 /* ---- cells ---- */
 
-struct pile {
-	char *p;
-	size_t len, cap;
-	bool truncated;
-};
-
 struct running {
 	struct call *c;
 	struct cell *cell;
@@ -136,20 +131,7 @@ static void add_text(struct pile *o, const char *p, size_t n)
 		n = utf8_valid(p, EXEC_OUTPUT_MAX - o->len);
 		o->truncated = true;
 	}
-	if (o->len + n > o->cap) {
-		size_t cap = MAX(2 * o->cap, o->len + n + 4096);
-		char *bigger = realloc(o->p, cap);
-
-		if (!bigger) {
-			o->truncated = true;
-			return;
-		}
-		o->p = bigger;
-		o->cap = cap;
-	}
-	if (n)
-		memcpy(o->p + o->len, p, n);
-	o->len += n;
+	pile_add(o, EXEC_OUTPUT_MAX, p, n);
 }
 
 static void run_output(void *arg, bool err, const char *p, size_t n)
