@@ -188,24 +188,9 @@ void mount_volume(struct conn *c, uint32_t id, const struct wire_mount *m)
 	reply_end(c, id, 0, NULL);
 }
 
-/* Nobody works in them any more. Again until nothing moves: one may be mounted inside another. */
-void mount_undo_all(void)
+static bool of_volume(const struct mntent *m)
 {
-	bool moved = true;
-
-	while (moved) {
-		FILE *f = setmntent("/proc/self/mounts", "re");
-		char buf[2 * PATH_MAX];
-		struct mntent m;
-
-		moved = false;
-		while (f && getmntent_r(f, &m, buf, sizeof(buf)))
-			if (strncmp(m.mnt_fsname, "/dev/pvol", 9) == 0 &&
-			    umount2(m.mnt_dir, UMOUNT_NOFOLLOW) == 0)
-				moved = true;
-		if (f)
-			endmntent(f);
-	}
+	return strncmp(m->mnt_fsname, "/dev/pvol", 9) == 0;
 }
 
 /* A mount whose device has no file: a volume that this life was not given. */
@@ -213,14 +198,14 @@ static bool lost(const struct mntent *m)
 {
 	autoclose int fd = -1;
 
-	if (strncmp(m->mnt_fsname, "/dev/pvol", 9) != 0)
+	if (!of_volume(m))
 		return false;
 	fd = open(m->mnt_fsname, O_RDONLY | O_CLOEXEC);
 	return device_size(fd) == 0;
 }
 
-/* Whoever has something open there gets errors; the path is what it was without it. */
-static void undo_lost(void)
+/* Again until nothing moves: one may be mounted inside another. */
+static void undo_those(bool (*which)(const struct mntent *m), int flags)
 {
 	bool moved = true;
 
@@ -231,10 +216,15 @@ static void undo_lost(void)
 
 		moved = false;
 		while (f && !moved && getmntent_r(f, &m, buf, sizeof(buf)))
-			moved = lost(&m) && umount2(m.mnt_dir, UMOUNT_NOFOLLOW | MNT_DETACH) == 0;
+			moved = which(&m) && umount2(m.mnt_dir, UMOUNT_NOFOLLOW | flags) == 0;
 		if (f)
 			endmntent(f);
 	}
+}
+
+void mount_undo_all(void)
+{
+	undo_those(of_volume, 0); /* nobody works in them any more */
 }
 
 void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m)
@@ -247,7 +237,9 @@ void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m)
 		return;
 	}
 	if (m->flags & WIRE_UMOUNT_LOST) {
-		undo_lost();
+		/* Whoever has something open there gets errors; the path is what it was without it.
+		 */
+		undo_those(lost, MNT_DETACH);
 		reply_end(c, id, 0, NULL);
 		return;
 	}

@@ -167,8 +167,8 @@ static void hibernate_begin(struct op *op)
 		return;
 	}
 	fault_at("hibernate.recorded");
-	if (json_array_size(sb->spec.volumes) >
-	    0) { /* what sleeps on disk counts on them as they are */
+	/* What sleeps on disk counts on its volumes as they are. */
+	if (json_array_size(sb->spec.volumes) > 0) {
 		l->sources = malloc(sizeof(*l->sources));
 		if (l->sources && volume_sources(l->host, sb, l->sources, NULL) < 0)
 			l->sources->n = 0;
