@@ -81,7 +81,8 @@ def test_a_terminal_is_as_large_as_ours_and_can_be_interrupted(cli, box):
     t = Terminal(cli, "ssh", "-t", box, "stty size; exec sh")
     try:
         t.read(b"40 100")
-        t.type(b"sh -c 'trap \"echo caught\" INT; echo armed; sleep 100'\n")
+        # in turns: a signal that comes before the shell has started its sleep is only heard after it
+        t.type(b"sh -c 'trap \"echo caught; exit\" INT; echo armed; while :; do sleep 0.1; done'\n")
         t.read(b"armed\r\n")  # not the echo of what we typed
         t.type(b"\x03")
         t.read(b"caught\r\n")
