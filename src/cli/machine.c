@@ -5,55 +5,19 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/io.h"
 #include "cli/cli.h"
-#include "core/machine.h"
+#include "cli/machine_internal.h"
 #include "jail/jail.h"
 #include "um/um.h"
-
-enum {
-	FORKS_MAX = 1000,
-	MEMORY_DEFAULT_MIB = 512,
-	CPUS_MAX = 8,
-};
-
-struct opts {
-	const char *id, *parent, *engine, *kernel, *vmm, *vmlinux, *image, *upper, *run_dir, *store;
-	const char *env[64], *cwd, *user;
-	size_t nenv;
-	uint64_t memory_mib, timeout_ms;
-	unsigned count, cpus, cpu_percent;
-	int cpu, tap_fd;
-	bool tty, stdin_on, verify, keep_jail_optional, timing;
-	struct {
-		const char *path, *mount;
-		bool read_only;
-	} volumes[ENGINE_VOLUMES_MAX];
-	unsigned nvolumes;
-	char **rest;
-	int nrest;
-};
-
-struct ctx {
-	struct opts o;
-	struct engine *engine;
-	struct machines ms;
-	struct snapshot_store store;
-	bool store_open;
-};
 
 static const char usage[] =
     "usage: panda machine VERB [OPTION]... [--] [ARG]...\n"
@@ -90,31 +54,6 @@ static const char usage[] =
     "Examples:\n"
     "  panda machine run -- python3 -c 'print(6 * 7)'\n"
     "  id=$(panda machine boot) && panda machine exec $id -- uname -a; panda machine stop $id\n";
-
-/* --- what all verbs need ---------------------------------------------------------------------- */
-
-/* Beside our own program: build/panda-um, build/base.img... (tools/up links them). */
-static const char *beside(const char *env, const char *name)
-{
-	static char buf[5][PATH_MAX];
-	static int next;
-	char self[PATH_MAX], *slash, *p = buf[next++ % 5];
-	ssize_t n;
-
-	if (getenv(env))
-		return getenv(env);
-	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	if (n < 0)
-		return name;
-	self[n] = 0;
-	for (int up = 0; up < 3 && (slash = strrchr(self, '/')); up++) {
-		*slash = 0;
-		snprintf(p, PATH_MAX, "%.*s/%s", PATH_MAX - 32, self, name);
-		if (access(p, R_OK) == 0)
-			return p;
-	}
-	return name;
-}
 
 static int ctx_open(struct ctx *c, bool with_store, struct err *e)
 {
@@ -158,7 +97,7 @@ static void ctx_close(struct ctx *c)
 		c->engine->free(c->engine);
 }
 
-static void timing(const struct opts *o, const char *what, uint64_t since_ns)
+void machine_timing(const struct opts *o, const char *what, uint64_t since_ns)
 {
 	if (o->timing)
 		fprintf(stderr, "%s %.2f ms\n", what, (double)(mono_ns() - since_ns) / 1e6);
@@ -263,7 +202,7 @@ static int start_some(struct ctx *c, const struct engine_image *image, const cha
 			machine_new_id(ids[n]);
 		s.id = ids[n];
 		r = machine_start(&c->ms, &s, parent, generation, &info, e);
-		timing(&c->o, "start", t);
+		machine_timing(&c->o, "start", t);
 		if (r == 0)
 			tell_lost(&info);
 	}
@@ -276,107 +215,6 @@ static int start_some(struct ctx *c, const struct engine_image *image, const cha
 	for (unsigned i = 0; i < n; i++)
 		printf("%s\n", ids[i]);
 	return 0;
-}
-
-/* --- exec ----------------------------------------------------------------------------------------
- */
-
-struct screen {
-	struct termios saved;
-	bool raw;
-	int broken; /* errno of a write that failed */
-};
-
-static void on_output(void *arg, uint8_t chan, const void *p, size_t n)
-{
-	struct screen *s = arg;
-	int r = io_write_full(chan == WIRE_ERR ? 2 : 1, p, n);
-
-	if (r < 0)
-		s->broken = -r;
-}
-
-static void on_winch(void *arg, struct guest_call *c)
-{
-	struct winsize w;
-
-	if (ioctl(0, TIOCGWINSZ, &w) == 0)
-		guest_resize(c, w.ws_row, w.ws_col);
-}
-
-static void wake(void *arg, struct guest_call *c)
-{
-	struct signalfd_siginfo si;
-	struct guest_exec *x = arg;
-
-	if (read(x->wake_fd, &si, sizeof(si)) == sizeof(si))
-		on_winch(NULL, c);
-}
-
-static int exec_in(struct ctx *c, const char *id, struct err *e)
-{
-	struct guest *g = NULL;
-	struct screen screen = {0};
-	struct winsize w = {.ws_row = 24, .ws_col = 80};
-	autoclose int winch = -1;
-	struct guest_exit done;
-	struct guest_exec x = {.argv = c->o.rest,
-	                       .env = (char *const *)c->o.env,
-	                       .cwd = c->o.cwd,
-	                       .user = c->o.user,
-	                       .timeout_ms = c->o.timeout_ms,
-	                       .output = on_output,
-	                       .feed_stdin = c->o.stdin_on || c->o.tty,
-	                       .arg = &screen};
-	uint64_t t = mono_ns();
-	int r;
-
-	r = machine_guest(&c->ms, id, &g, e);
-	if (r < 0)
-		return r;
-	if (c->o.tty) {
-		sigset_t set;
-
-		ioctl(0, TIOCGWINSZ, &w);
-		x.pty = true;
-		x.rows = w.ws_row;
-		x.cols = w.ws_col;
-		if (tcgetattr(0, &screen.saved) == 0) {
-			struct termios raw = screen.saved;
-
-			cfmakeraw(&raw);
-			screen.raw = tcsetattr(0, TCSANOW, &raw) == 0;
-		}
-		sigemptyset(&set);
-		sigaddset(&set, SIGWINCH);
-		sigprocmask(SIG_BLOCK, &set, NULL);
-		winch = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-		x.wakeable = winch >= 0;
-		x.wake_fd = winch;
-		x.wake = wake;
-	}
-	r = guest_exec_wait(g, &x, &done, e);
-	guest_free(g);
-	if (screen.raw)
-		tcsetattr(0, TCSANOW, &screen.saved);
-	timing(&c->o, "exec", t);
-	if (r < 0)
-		return r;
-	if (screen.broken && screen.broken != EPIPE)
-		return err_set(e, screen.broken, "output", "cannot write the output: %s",
-		               strerror(screen.broken));
-	if (done.timed_out)
-		return CLI_TIMEOUT;
-	return done.signaled ? 128 + done.code : done.code;
-}
-
-static bool number(const char *text, uint64_t max, uint64_t *ret)
-{
-	char *end;
-
-	errno = 0;
-	*ret = strtoull(text, &end, 10);
-	return *text >= '0' && *text <= '9' && !*end && !errno && *ret <= max;
 }
 
 /* --- verbs: each returns an exit code or, with *e set, a negative errno --------------------------
@@ -414,14 +252,14 @@ static int verb_run(struct ctx *c, struct err *e)
 	close_volumes(&s);
 	if (r < 0)
 		return r;
-	r = exec_in(c, id, e);
+	r = machine_exec(c, id, e);
 	r2 = machine_remove(&c->ms, id, r < 0 ? NULL : e);
 	return r < 0 ? r : r2 < 0 ? r2 : r;
 }
 
 static int verb_exec(struct ctx *c, struct err *e)
 {
-	return exec_in(c, c->o.parent, e);
+	return machine_exec(c, c->o.parent, e);
 }
 
 static int verb_fork(struct ctx *c, struct err *e)
@@ -439,7 +277,7 @@ static int verb_fork(struct ctx *c, struct err *e)
 		r = take_snapshot(c, &i, &info, e);
 	if (r < 0)
 		return r;
-	timing(&c->o, "snapshot", t);
+	machine_timing(&c->o, "snapshot", t);
 	if (c->o.timing)
 		fprintf(stderr, "stop %.2f ms\n", (double)info.stop_ns / 1e6);
 	return start_some(c, &i, c->o.parent, parent.generation + 1, e);
@@ -456,7 +294,7 @@ static int verb_snapshot(struct ctx *c, struct err *e)
 		r = machine_save(&c->ms, &i, &c->store, c->o.rest[0], c->o.parent, e);
 	if (r == 0)
 		machine_saved(&c->ms, c->o.parent, &i);
-	timing(&c->o, "snapshot", t);
+	machine_timing(&c->o, "snapshot", t);
 	return r;
 }
 
@@ -469,7 +307,7 @@ static int verb_export(struct ctx *c, struct err *e)
 	uint64_t disk;
 	int r;
 
-	if (!path || !number(c->o.rest[0], ENGINE_DISKS_MAX - 1, &disk))
+	if (!path || !machine_number(c->o.rest[0], ENGINE_DISKS_MAX - 1, &disk))
 		return cli_usage("machine", "export takes a machine, the number of a disk, a file");
 	r = machine_snapshot(&c->ms, c->o.parent, &i, NULL, e);
 	if (r < 0)
@@ -620,177 +458,9 @@ static const struct verb {
     {"ls", verb_ls, false, false, false, NULL},
 };
 
-/* --- options
- * -------------------------------------------------------------------------------------- */
-
-static void add_volume(struct opts *o, char *text)
-{
-	size_t n = strlen(text);
-	unsigned i = o->nvolumes++;
-
-	if (n > 3 && !strcmp(text + n - 3, ":ro")) {
-		text[n - 3] = 0;
-		o->volumes[i].read_only = true;
-	}
-	o->volumes[i].path = text;
-}
-
-static int parse(int argc, char **argv, struct opts *o)
-{
-	enum {
-		O_ID = 256,
-		O_IMAGE,
-		O_KERNEL,
-		O_UPPER,
-		O_TIMEOUT,
-		O_CPU,
-		O_CPU_MAX,
-		O_VERIFY,
-		O_WEAK,
-		O_TIMING,
-		O_VOLUME,
-		O_MOUNT,
-		O_TAP_FD,
-		O_ENGINE,
-		O_CPUS,
-	};
-	static const struct option longs[] = {
-	    {"help", 0, 0, 'h'},          {"id", 1, 0, O_ID},          {"memory", 1, 0, 'm'},
-	    {"count", 1, 0, 'n'},         {"stdin", 0, 0, 'i'},        {"tty", 0, 0, 't'},
-	    {"env", 1, 0, 'e'},           {"cwd", 1, 0, 'C'},          {"user", 1, 0, 'u'},
-	    {"timeout", 1, 0, O_TIMEOUT}, {"image", 1, 0, O_IMAGE},    {"kernel", 1, 0, O_KERNEL},
-	    {"upper", 1, 0, O_UPPER},     {"cpu", 1, 0, O_CPU},        {"cpu-max", 1, 0, O_CPU_MAX},
-	    {"verify", 0, 0, O_VERIFY},   {"weak-jail", 0, 0, O_WEAK}, {"timing", 0, 0, O_TIMING},
-	    {"volume", 1, 0, O_VOLUME},   {"mount", 1, 0, O_MOUNT},    {"tap-fd", 1, 0, O_TAP_FD},
-	    {"engine", 1, 0, O_ENGINE},   {"cpus", 1, 0, O_CPUS},      {0}};
-	uint64_t v;
-	int opt;
-
-	/* Options end at the first word that is none: what follows an id or '--' is the guest's. */
-	while ((opt = getopt_long(argc, argv, "+hm:n:ite:C:u:", longs, NULL)) != -1) {
-		switch (opt) {
-		case 'h':
-			fputs(usage, stdout);
-			return -1;
-		case 'm':
-			if (!number(optarg, 1 << 20, &o->memory_mib) || o->memory_mib < 64)
-				return cli_usage(
-				    "machine", "--memory takes 64 MiB and more, not '%s'", optarg);
-			break;
-		case 'n':
-			if (!number(optarg, FORKS_MAX, &v) || v < 1)
-				return cli_usage("machine", "-n takes 1 to %d, not '%s'", FORKS_MAX,
-				                 optarg);
-			o->count = (unsigned)v;
-			break;
-		case 'i':
-			o->stdin_on = true;
-			break;
-		case 't':
-			o->tty = true;
-			break;
-		case 'e':
-			if (!strchr(optarg, '=') || o->nenv + 1 == ARRAY_LEN(o->env))
-				return cli_usage("machine",
-				                 "--env takes NAME=VALUE, at most %zu times",
-				                 ARRAY_LEN(o->env) - 1);
-			o->env[o->nenv++] = optarg;
-			break;
-		case 'C':
-			o->cwd = optarg;
-			break;
-		case 'u':
-			o->user = optarg;
-			break;
-		case O_TIMEOUT:
-			if (!number(optarg, 1 << 30, &v))
-				return cli_usage("machine", "--timeout takes seconds, not '%s'",
-				                 optarg);
-			o->timeout_ms = v * 1000;
-			break;
-		case O_ID:
-			o->id = optarg;
-			break;
-		case O_IMAGE:
-			o->image = optarg;
-			break;
-		case O_ENGINE:
-			o->engine = optarg;
-			break;
-		case O_CPUS:
-			if (!number(optarg, CPUS_MAX, &v) || v < 1)
-				return cli_usage("machine", "--cpus takes 1 to %d, not '%s'",
-				                 CPUS_MAX, optarg);
-			o->cpus = (unsigned)v;
-			break;
-		case O_KERNEL:
-			o->kernel = o->vmlinux = optarg; /* whichever the engine is */
-			break;
-		case O_UPPER:
-			o->upper = optarg;
-			break;
-		case O_CPU:
-			if (!number(optarg, 4095, &v))
-				return cli_usage("machine", "--cpu takes a cpu number, not '%s'",
-				                 optarg);
-			o->cpu = (int)v;
-			break;
-		case O_CPU_MAX:
-			if (!number(optarg, 100, &v) || v < 1)
-				return cli_usage("machine", "--cpu-max takes 1 to 100, not '%s'",
-				                 optarg);
-			o->cpu_percent = (unsigned)v;
-			break;
-		case O_VERIFY:
-			o->verify = true;
-			break;
-		case O_WEAK:
-			o->keep_jail_optional = true;
-			break;
-		case O_TIMING:
-			o->timing = true;
-			break;
-		case O_VOLUME:
-			if (o->nvolumes == ENGINE_VOLUMES_MAX)
-				return cli_usage("machine", "a machine has at most %d volumes",
-				                 ENGINE_VOLUMES_MAX);
-			add_volume(o, optarg);
-			break;
-		case O_MOUNT:
-			if (optarg[0] < '0' || optarg[0] >= '0' + ENGINE_VOLUMES_MAX ||
-			    optarg[1] != ':' || optarg[2] != '/')
-				return cli_usage("machine", "--mount takes N:/PATH, not '%s'",
-				                 optarg);
-			o->volumes[optarg[0] - '0'].mount = optarg + 2;
-			break;
-		case O_TAP_FD:
-			if (!number(optarg, INT_MAX, &v) || v < 3)
-				return cli_usage("machine", "--tap-fd takes an fd number, not '%s'",
-				                 optarg);
-			o->tap_fd = (int)v;
-			break;
-		default:
-			fprintf(stderr, "Try 'panda machine --help'.\n");
-			return CLI_USAGE;
-		}
-	}
-	return 0;
-}
-
 int cmd_machine(int argc, char **argv)
 {
-	struct ctx c = {
-	    .o = {.memory_mib = MEMORY_DEFAULT_MIB,
-	          .count = 1,
-	          .cpu = -1,
-	          .engine = getenv("PANDA_ENGINE"),
-	          .kernel = beside("PANDA_KERNEL", "panda-um"),
-	          .vmm = beside("PANDA_VMM", "panda-vmm"),
-	          .vmlinux = beside("PANDA_VMLINUX", "panda-vmlinux"),
-	          .image = beside("PANDA_IMAGE", "base.img"),
-	          .upper = beside("PANDA_UPPER", "upper.img"),
-	          .run_dir = getenv("PANDA_RUN") ? getenv("PANDA_RUN") : "/run/panda",
-	          .store = getenv("PANDA_STORE") ? getenv("PANDA_STORE") : "/var/lib/panda"}};
+	struct ctx c = {0};
 	const struct verb *v = NULL;
 	struct err e = {0};
 	int r;
@@ -804,12 +474,15 @@ int cmd_machine(int argc, char **argv)
 			v = &verbs[i];
 	if (!v)
 		return cli_usage("machine", "there is no verb '%.40s'", argv[1]);
+	machine_defaults(&c.o);
 	/* Options may stand before and behind the id. */
 	for (int pass = 0; pass < 2; pass++) {
 		argc--;
 		argv++;
 		optind = 0;
-		r = parse(argc, argv, &c.o);
+		r = machine_options(argc, argv, &c.o);
+		if (r < 0)
+			fputs(usage, stdout);
 		if (r)
 			return r < 0 ? CLI_OK : r;
 		argc -= optind - 1;
