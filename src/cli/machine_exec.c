@@ -18,6 +18,7 @@
 struct screen {
 	struct termios saved;
 	bool raw;
+	int winch;  /* signalfd; -1: no terminal */
 	int broken; /* errno of a write that failed */
 };
 
@@ -32,27 +33,50 @@ static void on_output(void *arg, uint8_t chan, const void *p, size_t n)
 
 static void on_winch(void *arg, struct guest_call *c)
 {
+	struct screen *s = arg;
+	struct signalfd_siginfo si;
 	struct winsize w;
 
-	if (ioctl(0, TIOCGWINSZ, &w) == 0)
+	if (read(s->winch, &si, sizeof(si)) == sizeof(si) && ioctl(0, TIOCGWINSZ, &w) == 0)
 		guest_resize(c, w.ws_row, w.ws_col);
 }
 
-static void wake(void *arg, struct guest_call *c)
+/* The guest's terminal is like ours from now on, and ours passes every key on as it is. */
+static void take_terminal(struct screen *s, struct guest_exec *x)
 {
-	struct signalfd_siginfo si;
-	struct guest_exec *x = arg;
+	struct winsize w = {.ws_row = 24, .ws_col = 80};
+	sigset_t set;
 
-	if (read(x->wake_fd, &si, sizeof(si)) == sizeof(si))
-		on_winch(NULL, c);
+	ioctl(0, TIOCGWINSZ, &w);
+	x->pty = true;
+	x->rows = w.ws_row;
+	x->cols = w.ws_col;
+	if (tcgetattr(0, &s->saved) == 0) {
+		struct termios raw = s->saved;
+
+		cfmakeraw(&raw);
+		s->raw = tcsetattr(0, TCSANOW, &raw) == 0;
+	}
+	sigemptyset(&set);
+	sigaddset(&set, SIGWINCH);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	s->winch = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	x->wakeable = s->winch >= 0;
+	x->wake_fd = s->winch;
+	x->wake = on_winch;
+}
+
+static void give_back(struct screen *s)
+{
+	if (s->raw)
+		tcsetattr(0, TCSANOW, &s->saved);
+	closep(&s->winch);
 }
 
 int machine_exec(struct ctx *c, const char *id, struct err *e)
 {
 	struct guest *g = NULL;
-	struct screen screen = {0};
-	struct winsize w = {.ws_row = 24, .ws_col = 80};
-	autoclose int winch = -1;
+	struct screen screen = {.winch = -1};
 	struct guest_exit done;
 	struct guest_exec x = {.argv = c->o.rest,
 	                       .env = (char *const *)c->o.env,
@@ -68,31 +92,11 @@ int machine_exec(struct ctx *c, const char *id, struct err *e)
 	r = machine_guest(&c->ms, id, &g, e);
 	if (r < 0)
 		return r;
-	if (c->o.tty) {
-		sigset_t set;
-
-		ioctl(0, TIOCGWINSZ, &w);
-		x.pty = true;
-		x.rows = w.ws_row;
-		x.cols = w.ws_col;
-		if (tcgetattr(0, &screen.saved) == 0) {
-			struct termios raw = screen.saved;
-
-			cfmakeraw(&raw);
-			screen.raw = tcsetattr(0, TCSANOW, &raw) == 0;
-		}
-		sigemptyset(&set);
-		sigaddset(&set, SIGWINCH);
-		sigprocmask(SIG_BLOCK, &set, NULL);
-		winch = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-		x.wakeable = winch >= 0;
-		x.wake_fd = winch;
-		x.wake = wake;
-	}
+	if (c->o.tty)
+		take_terminal(&screen, &x);
 	r = guest_exec_wait(g, &x, &done, e);
 	guest_free(g);
-	if (screen.raw)
-		tcsetattr(0, TCSANOW, &screen.saved);
+	give_back(&screen);
 	machine_timing(&c->o, "exec", t);
 	if (r < 0)
 		return r;

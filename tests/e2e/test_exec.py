@@ -57,6 +57,19 @@ def test_a_command_within_its_time_is_not_disturbed(box):
     assert box.try_("echo", "quick", opts=["--timeout", "60"]).out == b"quick\n"
 
 
+def until_the_end(fd, text=b"", last=None):
+    """What a terminal says, until nobody has its other end any more or it has said `last`."""
+    while last is None or last not in text:
+        try:
+            more = os.read(fd, 4096)
+        except OSError:  # EIO: nobody has the other end any more
+            break
+        if not more:
+            break
+        text += more
+    return text
+
+
 def test_a_terminal_is_one_with_the_size_of_ours(panda, box, procs):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 111, 0, 0))
@@ -65,18 +78,26 @@ def test_a_terminal_is_one_with_the_size_of_ours(panda, box, procs):
     procs.append(p)
     os.close(theirs)
     os.write(ours, b"word\n")
-    text = b""
-    while True:
-        try:
-            more = os.read(ours, 4096)
-        except OSError:  # EIO: nobody has the other end any more
-            break
-        if not more:
-            break
-        text += more
+    text = until_the_end(ours)
     os.close(ours)
     assert p.wait(20) == 0
     assert b"/dev/pts/" in text and b"33 111" in text and b"got word" in text
+
+
+def test_a_terminal_that_changes_its_size_changes_the_guests(panda, box, procs):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 111, 0, 0))
+    p = panda.start("exec", "-t", "--timeout", "60", box.id, "--", "sh", "-c",
+                    "echo be''gin; until test \"$(stty size)\" = '44 122'; do sleep 0.1; done; echo changed",
+                    stdin=theirs, stdout=theirs, stderr=theirs)
+    procs.append(p)
+    text = until_the_end(ours, last=b"begin")
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 44, 122, 0, 0))
+    os.close(theirs)
+    p.send_signal(signal.SIGWINCH)
+    text = until_the_end(ours, text)
+    os.close(ours)
+    assert p.wait(20) == 0 and b"changed" in text, text
 
 
 def test_a_flood_of_output_does_not_stall_another_command(panda, box, procs):
