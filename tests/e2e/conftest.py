@@ -4,7 +4,7 @@ Every session works in <tmp>/panda-e2e.*, which it keeps locked; a session that 
 without a lock, and the next session clears it. After each test all machines are stopped, and the test
 fails when anything of them is left: a process, a cgroup, a mount, a file.
 
-PANDA, PANDA_KERNEL, PANDA_IMAGE and PANDA_UPPER name other programs and images than those in build/.
+PANDA, PANDA_KERNEL, PANDA_IMAGE and PANDA_UPPER name other programs and images than those in PANDA_BUILD (build/).
 PANDA_SOAK=1 makes loops long (`make soak`): the counts are at count(). PANDA_FEW=1 makes them short.
 PANDA_ENGINE=kvm runs all on machines of that engine (tools/test-kvm); PANDA_SHARD=I/N is the I-th part of N of all tests.
 """
@@ -77,10 +77,10 @@ class Panda:
     def __init__(self, home, run="run"):
         self.home = home
         self.run_dir, self.store = home / run, home / "store"
-        self.program = os.environ.get("PANDA", str(TOP / "build/src/cli/panda"))
+        self.program = os.environ.get("PANDA", str(BUILD / "src/cli/panda"))
         self.env = dict(os.environ, PANDA_RUN=str(self.run_dir), PANDA_STORE=str(self.store))
         for name, file in FILES.items():
-            self.env.setdefault(name, str(TOP / "build" / file))
+            self.env.setdefault(name, str(BUILD / file))
         self.env["PANDA_ENGINE"] = ENGINE
         self.first = None
         self.seen = set()
