@@ -10,6 +10,8 @@
 #include "core/template.h"
 #include "core/volume.h"
 
+/* ---- host_sandbox.c ---- */
+
 /*
  * One operation on one sandbox; embedded as first member. begin() is called on the loop when its
  * turn has come, in whatever state the sandbox is then; op_end() says that it is over, and the next
@@ -29,13 +31,6 @@ void op_end(struct op *op);
 /* Why this sandbox cannot do what needs a running machine: fills *e, negative. 0: it can. */
 int sandbox_need_running(const struct sandbox *sb, struct err *e);
 
-/* ---- host.c ---- */
-
-/* Not on record yet, and not in the host's books. spec is copied. NULL: no memory. */
-struct sandbox *sandbox_new(struct host *h, const char *tenant, const struct sandbox_spec *spec);
-int host_add(struct host *h, struct sandbox *sb);   /* into the books; -ENOMEM, -EEXIST */
-void host_drop(struct host *h, struct sandbox *sb); /* out of the books, and freed */
-
 int record_insert(struct sandbox *sb, struct err *e);
 int record_update(struct sandbox *sb, struct err *e);
 int record_delete(struct sandbox *sb, struct err *e);
@@ -52,13 +47,12 @@ void sandbox_died(struct sandbox *sb);
 /* Sets the timer for whatever is due next. */
 void sandbox_schedule(struct sandbox *sb);
 
-/* Is there room for n more sandboxes of this size? host_full, quota_exceeded. */
-int host_admit(struct host *h, const char *tenant, size_t n, unsigned memory_mb,
-               const struct quota *quota, struct err *e);
+/* ---- host.c ---- */
 
-/* An id whose jail is ready, or a fresh one: *ret_prepared says which. */
-void host_take_id(struct host *h, char ret[SANDBOX_ID + 1], bool *ret_prepared);
-void host_fill_spare(struct host *h);
+/* Not on record yet, and not in the host's books. spec is copied. NULL: no memory. */
+struct sandbox *sandbox_new(struct host *h, const char *tenant, const struct sandbox_spec *spec);
+int host_add(struct host *h, struct sandbox *sb);   /* into the books; -ENOMEM, -EEXIST */
+void host_drop(struct host *h, struct sandbox *sb); /* out of the books, and freed */
 
 /* The store, as one in which what is copied is compressed or not. Its fds are the host's. */
 static inline struct snapshot_store store_as(const struct host *h, bool compressed)
@@ -75,6 +69,19 @@ static inline struct snapshot_store store_as(const struct host *h, bool compress
  * again.
  */
 int host_drop_snapshot(struct host *h, const char *id, struct err *e);
+
+/* ---- host_room.c ---- */
+
+/* Is there room for n more sandboxes of this size? host_full, quota_exceeded. */
+int host_admit(struct host *h, const char *tenant, size_t n, unsigned memory_mb,
+               const struct quota *quota, struct err *e);
+
+/* An id whose jail is ready, or a fresh one: *ret_prepared says which. */
+void host_take_id(struct host *h, char ret[SANDBOX_ID + 1], bool *ret_prepared);
+void host_fill_spare(struct host *h);
+void host_drop_spare(struct host *h);
+
+/* ---- sleep.c, recover.c ---- */
 
 /*
  * The snapshot a hibernated sandbox sleeps in; and the one it has slept in, while it is awake. Its
