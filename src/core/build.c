@@ -392,7 +392,8 @@ static void prepare_stage(struct build *b)
 			return;
 		}
 		if (!b->order->made_up)
-			build_say(b, "FROM %s", name);
+			build_say(b, "%s %s",
+			          f->stages[b->preparing].implied ? "COPY --from" : "FROM", name);
 		template_ready(b->order->host->templates, t, stage_ready, b);
 		return;
 	}

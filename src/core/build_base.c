@@ -67,13 +67,20 @@ static int find_archive(struct build *b, const char *file, struct build_stage *r
 	    file);
 }
 
-static int unknown(struct build *b, const char *name, struct err *e)
+static int unknown(const struct docker_stage *s, const char *name, struct err *e)
 {
 	if (oci_debian(name) < 0)
 		return err_set(
 		    e, ENOENT, "template_unknown",
 		    "the Debian here is 12 (bookworm), not '%.40s': say FROM debian:12, or "
 		    "import an archive of that image and say FROM its name",
+		    name);
+	if (s->implied)
+		return err_set(
+		    e, ENOENT, "template_unknown",
+		    "COPY --from=%.40s: no earlier stage and no template is called so, and nothing "
+		    "is pulled from registries: import an archive of that image (panda template "
+		    "import FILE --name NAME), and use NAME",
 		    name);
 	return err_set(
 	    e, ENOENT, "template_unknown",
@@ -108,7 +115,7 @@ struct template *build_base_of(struct build *b, size_t index, char **ret_name, s
 		if (!t && oci_debian(*ret_name) > 0)
 			t = template_find(ts, tenant, "base", NULL);
 		if (!t)
-			unknown(b, *ret_name, e);
+			unknown(s, *ret_name, e);
 	}
 	if (!t)
 		where(b, s, e);

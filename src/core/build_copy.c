@@ -209,7 +209,7 @@ static int from_context(struct copy *c, char *source)
 	return r;
 }
 
-/* From what another stage has come to. */
+/* From what another stage has come to, or from an image. */
 static int from_stage(struct copy *c, const char *source, struct guest *g)
 {
 	struct stage *st = c->st;
@@ -227,7 +227,7 @@ static int from_stage(struct copy *c, const char *source, struct guest *g)
 	snprintf(path, sizeof(path), "%s%s", *source == '/' ? "" : "/", source);
 	guest_set_deadline(g, BUILD_FILE_MS);
 	if (guest_stat(g, path, true, &f, NULL) < 0)
-		return build_bad(st, c->step, "there is no '%.80s' in that stage%s", path,
+		return build_bad(st, c->step, "there is no '%.80s' in there%s", path,
 		                 strpbrk(path, "*?[") ? " (patterns do not work with --from)" : "");
 	if (S_ISDIR(f.mode)) {
 		char *pack[] = {TOOL,  "at", path,          "tar", "--xattrs", "--one-file-system",

@@ -12,6 +12,7 @@
 
 /* --- instructions ----------------------------------------------------------------------------- */
 
+/* By its name, or by its number among those that somebody wrote. */
 static int stage_called(const struct dockerfile *d, const char *name, size_t before)
 {
 	char *end;
@@ -20,7 +21,34 @@ static int stage_called(const struct dockerfile *d, const char *name, size_t bef
 	for (size_t i = before; i-- > 0;)
 		if (d->stages[i].name && !strcasecmp(d->stages[i].name, name))
 			return (int)i;
-	return *name && !*end && n >= 0 && (size_t)n < before ? (int)n : -1;
+	for (size_t i = 0; *name && !*end && n >= 0 && i < before; i++)
+		if (!d->stages[i].implied && n-- == 0)
+			return (int)i;
+	return -1;
+}
+
+/* COPY --from=image: a stage without instructions, in front of the one at hand. */
+static int imply_stage(struct reader *r, char *image)
+{
+	struct dockerfile *d = r->d;
+	struct docker_stage *at = &d->stages[d->nstages - 1];
+
+	for (size_t i = 0; i + 1 < d->nstages; i++)
+		if (d->stages[i].implied && !strcmp(d->stages[i].base, image))
+			return (int)i;
+	if (!*image || strspn(image, "0123456789") == strlen(image) || !strcmp(image, "scratch"))
+		return docker_bad(
+		    r, "COPY --from=%.50s: no earlier stage is called so, and no image", image);
+	if (d->nstages == DOCKERFILE_STAGES_MAX)
+		return docker_bad(r, "more than %d stages", DOCKERFILE_STAGES_MAX);
+	at[1] = at[0];
+	*at = (struct docker_stage){.line = r->begun,
+	                            .base = image,
+	                            .implied = true,
+	                            .from = -1,
+	                            .first = at[1].first,
+	                            .end = at[1].first};
+	return (int)(d->nstages++ - 1);
 }
 
 static bool one_of(const char *key, const char *const *list)
@@ -58,11 +86,9 @@ static int flags(struct reader *r, struct docker_step *s, const char *instructio
 		} else if (s->op == DOCKER_COPY && value && !strcmp(word, "from")) {
 			s->from = stage_called(r->d, value, r->d->nstages - 1);
 			if (s->from < 0)
-				return docker_bad(
-				    r,
-				    "COPY --from=%.50s: no earlier stage is called so; to copy "
-				    "from an image, say 'FROM %.50s AS name' above",
-				    value, value);
+				s->from = imply_stage(r, value);
+			if (s->from < 0)
+				return s->from;
 		} else if (s->op == DOCKER_RUN && value && !strcmp(word, "mount") &&
 		           (strstr(value, "type=cache") || strstr(value, "type=tmpfs"))) {
 			; /* only about speed: what is mounted there is a directory here */

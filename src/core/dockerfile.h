@@ -48,15 +48,16 @@ struct docker_step {
 	char **words;
 	size_t nwords;
 	char *chown, *chmod; /* of COPY and ADD, or NULL */
-	int from;            /* COPY --from: a stage; -1: the context */
+	int from;            /* COPY --from: a stage, maybe an implied one; -1: the context */
 	struct docker_heredoc *heredocs;
 	size_t nheredocs;
 };
 
 struct docker_stage {
 	unsigned line;
-	char *base; /* as written: an earlier stage when from is not -1 */
-	char *name; /* or NULL */
+	char *base;   /* as written: an earlier stage when from is not -1 */
+	char *name;   /* or NULL */
+	bool implied; /* nobody wrote it: COPY --from names an image, all of which this is */
 	int from;
 	size_t first, end; /* its steps: first <= i < end */
 };

@@ -288,6 +288,30 @@ COPY --from=1 /one /root/renamed
     assert "exit 1" not in text  # nobody needs that stage
 
 
+def test_copies_from_images(own):
+    """A template of ours, one's own, Debian: without a stage of that name."""
+    build(own, "mine", "FROM base\nRUN mkdir /out && echo mine >/out/it && ln -s it /out/link")
+    dockerfile = """FROM base AS first
+RUN echo first >/it
+FROM base
+COPY --from=mine /out /from/
+COPY --from=debian:bookworm-slim /etc/os-release /from/release
+COPY --from=ubuntu-24.04 --chown=nobody /etc/hostname /etc/passwd /from/
+COPY --from=0 /it /from/first
+COPY --from=mine /out/it /again
+"""
+    _, text = build(own, "x", dockerfile)
+    assert "COPY --from mine\n" in text and text.count("COPY --from mine\n") == 1
+    r = own.sh(own.create(template="x"), "cd /from && ls; cat it link first /again; grep -c VERSION_CODENAME=bookworm release; stat -c %U passwd")
+    assert r["stdout"].split() == ["first", "hostname", "it", "link", "passwd", "release", "mine", "mine", "first", "mine", "1", "nobody"], r
+    _, text = build(own, "y", dockerfile)
+    assert text.count("(as before)") == 6, text
+    build(own, "mine", "FROM base\nRUN mkdir /out && echo new >/out/it && ln -s it /out/link", replace="true")
+    _, text = build(own, "y", dockerfile, replace="true")
+    assert "(as before)" not in text.partition("step 2")[2], text
+    assert own.sh(own.create(template="y"), "cat /again")["stdout"] == "new\n"
+
+
 def test_add_unpacks_in_the_guest_only(own, tmp_path):
     import io
     import tarfile
@@ -323,7 +347,9 @@ def test_paths_that_lead_out_of_the_context(pandad, name):
     ("RUN x", "Dockerfile:1: RUN before FROM"),
     ("FROM base\n\nFOO bar", "Dockerfile:3: there is no instruction 'FOO'"),
     ("FROM alpine:3", "Dockerfile:1: there is no template 'alpine:3'"),
-    ("FROM base\nCOPY --from=other a b", "Dockerfile:2: COPY --from=other"),
+    ("FROM base\nCOPY --from=other a b", "Dockerfile:2: COPY --from=other: no earlier stage and no template"),
+    ("FROM base\nCOPY --from=debian:sid a b", "Dockerfile:2: the Debian here is 12"),
+    ("FROM base\nCOPY --from=./no.tar a b", "Dockerfile:2: the archive 'no.tar' is not in the context"),
     ("FROM base\nRUN <<E\nx", "Dockerfile:2: the end 'E'"),
     ("", "Dockerfile:"),
 ])

@@ -58,6 +58,35 @@ static void steps_have_words_and_lines(void **state)
 	assert_string_equal(d->steps[5].words[1], "me");
 }
 
+static void copying_from_an_image_implies_a_stage(void **state)
+{
+	AUTO(dockerfile_freep)
+	struct dockerfile *d = parse("FROM base AS a\n"
+	                             "RUN x\n"
+	                             "FROM base\n"
+	                             "RUN y\n"
+	                             "COPY --from=agent /1 /1\n"
+	                             "COPY --from=a /2 /2\n"
+	                             "COPY --from=debian:12 /3 /3\n"
+	                             "COPY --from=agent /4 /4\n"
+	                             "FROM a AS c\n"
+	                             "COPY --from=1 /5 /5\n");
+	static const int from[] = {-1, -1, 1, 0, 2, 1, 3};
+
+	assert_int_equal(d->nstages, 5); /* a, agent, debian:12, the second, c */
+	assert_true(d->stages[1].implied && d->stages[2].implied && !d->stages[3].implied);
+	assert_string_equal(d->stages[1].base, "agent");
+	assert_string_equal(d->stages[2].base, "debian:12");
+	assert_int_equal(d->stages[2].line, 7);
+	assert_int_equal(d->stages[1].first, d->stages[1].end);
+	assert_int_equal(d->stages[3].first, 1);
+	assert_int_equal(d->stages[3].end, 6);
+	assert_int_equal(d->stages[4].from, 0);
+	assert_int_equal(d->nsteps, ARRAY_LEN(from));
+	for (size_t i = 0; i < ARRAY_LEN(from); i++)
+		assert_int_equal(d->steps[i].from, from[i]);
+}
+
 static void heredocs_are_read(void **state)
 {
 	AUTO(dockerfile_freep)
@@ -92,8 +121,10 @@ static void what_is_wrong_is_named_with_its_line(void **state)
 	    {"FROM base\n\nRUN\n", ":3:", "needs a command"},
 	    {"FROM base\nRUN []\n", ":2:", "needs a command"},
 	    {"FROM base\nCOPY a\n", ":2:", "a source and a destination"},
-	    {"FROM base\nCOPY --from=x a b\n", ":2:", "no earlier stage"},
 	    {"FROM base\nCOPY --from=0 a b\n", ":2:", "no earlier stage"},
+	    {"FROM base\nCOPY --from=x a b\nCOPY --from=1 a b\n", ":3:", "no earlier stage"},
+	    {"FROM base\nCOPY --from=scratch a b\n", ":2:", "and no image"},
+	    {"FROM base\nCOPY --from= a b\n", ":2:", "and no image"},
 	    {"FROM base\nCOPY --what=0 a b\n", ":2:", "--what"},
 	    {"FROM base\nRUN --mount=type=secret,id=x a\n", ":2:", "--mount"},
 	    {"FROM base\nCOPY \"a b\n", ":2:", "no end"},
@@ -244,6 +275,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(steps_have_words_and_lines),
+	    cmocka_unit_test(copying_from_an_image_implies_a_stage),
 	    cmocka_unit_test(heredocs_are_read),
 	    cmocka_unit_test(what_is_wrong_is_named_with_its_line),
 	    cmocka_unit_test(too_much_is_refused),
