@@ -1,5 +1,5 @@
 /*
- * core/guest_internal.h - between guest.c and guest_wait.c
+ * core/guest_internal.h - between the files of core/guest.h
  */
 #pragma once
 #include "core/guest.h"
@@ -32,3 +32,50 @@ struct guest {
 
 /* Ends every call with err; the connection is of no more use. Returns -err. */
 int guest_fail(struct guest *g, int err, const char *text);
+
+/* ---- guest_wait.c: the blocking half ---- */
+
+/* One call we wait for, and what it brought. */
+struct wait {
+	bool done;
+	int err;
+	char text[200];
+	int failed; /* our own trouble with its data, negative errno; the call is cancelled then */
+	struct guest_call *call;
+
+	/* who gets the data */
+	void (*output)(void *arg, uint8_t chan, const void *p, size_t n);
+	int (*row)(struct wait *w, const uint8_t *p, size_t n); /* bytes of one row or -errno */
+	void *arg;
+	size_t rows;
+
+	/* replies */
+	struct wire_exited exited;
+	struct wire_started started;
+	struct guest_attach *attach;
+	struct wire_stats stats;
+	struct wire_file file;
+	char *path;
+	bool got_reply, out_eof;
+	void (*ready)(void *arg);
+	uint64_t pos[2]; /* of an attached exec */
+
+	/* data for the guest */
+	int in_fd;
+	bool feeding;
+	void (*wake)(void *arg, struct guest_call *c);
+	int wake_fd;
+};
+
+/* Queues the request: several can be on their way before wait_finish() waits for each. */
+int wait_begin(struct guest *g, uint8_t type, const void *msg, struct wait *w, const char *what,
+               struct err *e);
+/* Waits for its end, and tells of its failure as "what: why". */
+int wait_finish(struct guest *g, struct wait *w, const char *what, struct err *e);
+/* Both. */
+int wait_run(struct guest *g, uint8_t type, const void *msg, struct wait *w, const char *what,
+             struct err *e);
+/* Sleeps until something happens, and deals with it. */
+int wait_turn(struct guest *g, struct wait *w);
+/* Our own trouble with its data, a negative errno: no more of it. The first one counts. */
+void wait_give_up(struct wait *w, int err);
