@@ -1,13 +1,15 @@
 """What the end-to-end tests share: the real `panda machine`, in a run directory and a store of their own.
 
-Every session works in <tmp>/panda-e2e.*, which it keeps locked; a session that was killed leaves one
-without a lock, and the next session clears it. After each test all machines are stopped, and the test
-fails when anything of them is left: a process, a cgroup, a mount, a file.
+Every session works in <tmp>/panda-e2e.*, which it keeps locked; tmp_path is in there, too. A session that
+was killed leaves one without a lock, and the next session clears it. After each test all machines are
+stopped, and the test fails when anything of them is left: a process, a cgroup, a mount, a file.
 
 PANDA, PANDA_KERNEL, PANDA_IMAGE and PANDA_UPPER name other programs and images than those in PANDA_BUILD (build/).
 PANDA_SOAK=1 makes loops long (`make soak`): the counts are at count(). PANDA_FEW=1 makes them short.
 PANDA_ENGINE=kvm runs all on machines of that engine (tools/test-kvm); PANDA_SHARD=I/N is the I-th part of N of all tests.
+PANDA_CREW=DIR: several processes share one list of tests, and each takes what none has taken yet (tools/test).
 """
+import contextlib
 import fcntl
 import itertools
 import json
@@ -21,16 +23,16 @@ from pathlib import Path
 
 import pytest
 
-from server import BUILD, RUN, Pandad
+from server import BUILD, RUN, Pandad, patience
 
 TOP = Path(__file__).resolve().parents[2]
 GUEST = TOP / "tests" / "guest"
 PREFIX = "panda-e2e."
+HOME = pytest.StashKey()
 CGROUPS = Path("/sys/fs/cgroup")
 NAMES = itertools.count(1)
 ENGINE = os.environ.get("PANDA_ENGINE", "um")
 FEW = os.environ.get("PANDA_FEW") == "1"
-SLOW = 5 if FEW else 1  # how much longer things may take in an emulated machine
 FILES = {"PANDA_IMAGE": "base.img", "PANDA_UPPER": "upper.img"}
 FILES |= {"PANDA_VMM": "panda-vmm", "PANDA_VMLINUX": "panda-vmlinux"} if ENGINE == "kvm" else {"PANDA_KERNEL": "panda-um"}
 
@@ -42,20 +44,86 @@ def count(usual, soak):
     return soak if os.environ.get("PANDA_SOAK") == "1" else usual
 
 
+@contextlib.contextmanager
+def alone():
+    """One session at a time: a home that has no lock yet looks like one whose session was killed."""
+    with open(Path(tempfile.gettempdir()) / ".panda-e2e", "a") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    if os.geteuid() != 0 or config.option.collectonly:
+        return
+    with alone():
+        home = Path(tempfile.mkdtemp(prefix=PREFIX))
+        lock = open(home / "lock", "w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    config.stash[HOME] = home, lock
+    config.option.basetemp = config.option.basetemp or home / "tmp"
+
+
+def pytest_unconfigure(config):
+    if HOME in config.stash:
+        home, lock = config.stash[HOME]
+        with lock:
+            shutil.rmtree(home, ignore_errors=True)  # what cannot be removed failed a test, and goes with the next session
+
+
 def pytest_collection_modifyitems(config, items):
     i, _, n = os.environ.get("PANDA_SHARD", "0/1").partition("/")
     config.hook.pytest_deselected(items=[t for k, t in enumerate(items) if k % int(n) != int(i)])
     items[:] = items[int(i) :: int(n)]
 
 
+def bundles(items):
+    """{name: tests} that one process runs, one after another: those of a file, for what its fixtures made, and all files that
+    need the larger templates, which are baked once per process. Those come first, as they take longest."""
+    file = lambda t: t.nodeid.partition("::")[0]
+    dear = {file(t) for t in items if "templates_pandad" in t.fixturenames}
+    found = {"templates": []} if dear else {}
+    for t in items:
+        found.setdefault("templates" if file(t) in dear else file(t).replace("/", "."), []).append(t)
+    return found
+
+
+def taken(items, crew):
+    """Tests for this process. Whoever makes the file with a bundle's name has it."""
+    for name, tests in bundles(items).items():
+        try:
+            open(Path(crew, name), "x").close()
+        except FileExistsError:
+            continue
+        yield from tests
+
+
+def pytest_runtestloop(session):
+    crew = os.environ.get("PANDA_CREW")
+    if not crew or session.testsfailed or session.config.option.collectonly:
+        return None  # pytest's own
+    mine = taken(session.items, crew)
+    item = next(mine, None)
+    while item:
+        following = next(mine, None)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+    return True
+
+
 def wait_for(what, look, seconds=60):
     """Asks look() until it says something true and returns that; fails with the last answer otherwise."""
-    end = time.monotonic() + seconds * SLOW
+    began = time.monotonic()
     while True:
         last = look()
         if last:
             return last
-        assert time.monotonic() < end, f"waited {seconds} s for {what}; last seen: {last!r}"
+        waited = time.monotonic() - began
+        assert waited < seconds * patience(), f"waited {waited:.0f} s for {what}; last seen: {last!r}"
         time.sleep(0.01)
 
 
@@ -97,11 +165,11 @@ class Panda:
         """Runs it to its end, whatever the exit code."""
         p = self.start(*args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, **kw)
         try:
-            out, err = p.communicate(stdin, timeout=timeout * SLOW)
-        except subprocess.TimeoutExpired:
+            out, err = p.communicate(stdin, timeout=timeout * patience())
+        except subprocess.TimeoutExpired as e:
             p.kill()
             out, err = p.communicate()
-            raise AssertionError(f"no end within {timeout} s: {Result(args, None, out, err)}") from None
+            raise AssertionError(f"no end within {e.timeout:.0f} s: {Result(args, None, out, err)}") from None
         return Result(args, p.returncode, out, err)
 
     def do(self, *args, **kw):
@@ -277,24 +345,17 @@ def sweep_stale():
 
 
 @pytest.fixture(scope="session")
-def session_panda():
+def session_panda(pytestconfig):
     if os.geteuid() != 0:
         pytest.skip("machines need root on this host")
-    # One at a time: a home that has no lock yet looks like one whose session was killed.
-    with open(Path(tempfile.gettempdir()) / ".panda-e2e", "a") as sweeping:
-        fcntl.flock(sweeping, fcntl.LOCK_EX)
+    p = Panda(pytestconfig.stash[HOME][0])
+    for file in p.program, *(p.env[n] for n in FILES):
+        assert os.access(file, os.R_OK), f"{file} is missing: run 'make up'"
+    with alone():
         sweep_stale()
-        home = Path(tempfile.mkdtemp(prefix=PREFIX))
-        lock = open(home / "lock", "w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    with lock:
-        p = Panda(home)
-        for file in p.program, *(p.env[n] for n in FILES):
-            assert os.access(file, os.R_OK), f"{file} is missing: run 'make up'"
-        yield p
-        p.sweep()
-        left = p.left()
-        shutil.rmtree(home)
+    yield p
+    p.sweep()
+    left = p.left()
     assert not left, f"left behind: {left}"
 
 

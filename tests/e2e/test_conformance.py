@@ -39,20 +39,25 @@ def installed():
     return home
 
 
-def run(installed, pandad, file, name):
+def run(installed, pandad, file, name, tmp_path):
     # Node looks for packages beside the script. Preview host names are made from that of the API: localhost is the suffix.
-    script = installed / file
-    script.write_bytes((HERE / file).read_bytes())
-    env = dict(os.environ, PANDASTACK_API=f"http://localhost:{pandad.port}", PANDASTACK_API_KEY=pandad.key, HOME="/nonexistent")
+    text = (HERE / file).read_bytes()
+    script = installed / f"{hashlib.sha256(text).hexdigest()[:16]}-{file}"
+    if not script.exists():  # whole, or not there: another session may read it
+        new = installed / f"{os.getpid()}-{file}"
+        new.write_bytes(text)
+        new.rename(script)
+    env = dict(os.environ, PANDASTACK_API=f"http://localhost:{pandad.port}", PANDASTACK_API_KEY=pandad.key, HOME="/nonexistent",
+               TMPDIR=str(tmp_path))
     r = subprocess.run(["node", str(script), name], env=env, capture_output=True, text=True, timeout=120)
     assert r.returncode == 0 and r.stdout.endswith(f"ok {name}\n"), f"{r.stdout}\n{r.stderr}"
 
 
 @pytest.mark.parametrize("name", names("library.mjs"))
-def test_library(installed, pandad, name):
-    run(installed, pandad, "library.mjs", name)
+def test_library(installed, pandad, name, tmp_path):
+    run(installed, pandad, "library.mjs", name, tmp_path)
 
 
 @pytest.mark.parametrize("name", names("cli.mjs"))
-def test_command_line(installed, pandad, name):
-    run(installed, pandad, "cli.mjs", name)
+def test_command_line(installed, pandad, name, tmp_path):
+    run(installed, pandad, "cli.mjs", name, tmp_path)

@@ -103,16 +103,17 @@ def test_the_clock_is_right_after_boot_fork_and_restore(panda, box):
 
 
 def test_the_clock_is_right_after_a_pause_and_monotonic_time_stood_still(box):
+    asked = time.monotonic()
     _, mono = guest_times(box)
     box.pause()
+    ran = time.monotonic() - asked
     began = time.monotonic()
     wait_for("two seconds to pass", lambda: time.monotonic() - began > 2)
-    asleep = time.monotonic() - began
     start = time.monotonic()
     box.resume()
     assert_clock_right(box)
     _, later = guest_times(box)
-    assert mono < later < mono + asleep + (time.monotonic() - start), "the pause was counted"
+    assert mono < later < mono + ran + 1.9 + (time.monotonic() - start), "the pause was counted"
 
 
 def test_the_clock_is_right_after_two_seconds_on_disk_and_sleepers_are_not_woken_early(panda, box):
