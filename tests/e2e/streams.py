@@ -7,12 +7,14 @@ import socket
 import struct
 from pathlib import Path
 
+from server import patience
+
 
 class Events:
     """A request whose answer is read piece by piece; iterating gives (event name, data)."""
 
     def __init__(self, pandad, method, path, body=None, timeout=60, small=False):
-        self.c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=timeout)
+        self.c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=timeout * patience())
         self.c.connect()
         if small:  # so that little fits between the server and a reader that does not read
             self.c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -49,7 +51,7 @@ class Events:
 
 class WebSocket:
     def __init__(self, pandad, path, host=None, token=None, protocol=None):
-        self.s = socket.create_connection(("127.0.0.1", pandad.port), timeout=30)
+        self.s = socket.create_connection(("127.0.0.1", pandad.port), timeout=180)
         head = [f"GET {path} HTTP/1.1", f"Host: {host or '127.0.0.1'}", "Connection: Upgrade", "Upgrade: websocket",
                 "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}"]
         if token != "":

@@ -111,7 +111,7 @@ def test_an_unknown_template_names_the_known_ones(pandad):
     (400, "bad_request", b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer KEY\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
 ])
 def test_what_is_no_request_is_answered_like_one(pandad, status, code, sent):
-    with socket.create_connection(("127.0.0.1", pandad.port), timeout=20) as s:
+    with socket.create_connection(("127.0.0.1", pandad.port), timeout=180) as s:
         s.sendall(sent.replace(b"KEY", pandad.key.encode()))
         r = http.client.HTTPResponse(s)
         r.begin()
@@ -290,7 +290,7 @@ def test_requests_have_a_rate(pandad):
     refused = [a for a in answers if a.status == 429]
     assert 10 <= 40 - len(refused) < 40
     error(refused[0], 429, "rate_limited")
-    c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=20)
+    c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=180)
     c.request("GET", "/v1/me", headers={"Authorization": f"Bearer {token}"})
     r = c.getresponse()
     assert r.status == 429 and r.msg.get_all("retry-after") == ["1"]
@@ -318,7 +318,7 @@ def test_the_rate_of_the_host_and_stub_mode(new_pandad):
 
 class Sse:
     def __init__(self, p, path):
-        self.c = http.client.HTTPConnection("127.0.0.1", p.port, timeout=20)
+        self.c = http.client.HTTPConnection("127.0.0.1", p.port, timeout=180)
         self.c.request("GET", path, headers={"Authorization": f"Bearer {p.key}", "Accept": "text/event-stream"})
         self.r = self.c.getresponse()
         assert self.r.status == 200 and self.r.getheader("content-type") == "text/event-stream"
@@ -429,7 +429,7 @@ def test_a_follower_who_does_not_read_loses_events_and_is_told(pandad):
     # A promotion of nobody over nobody costs little and is an event. So many that no buffer takes them.
     one = (f"POST /v1/sandboxes/{id}/promote HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
            f"Authorization: {auth['Authorization']}\r\n\r\n" "{}").encode()
-    c = socket.create_connection(("127.0.0.1", pandad.port), timeout=20)
+    c = socket.create_connection(("127.0.0.1", pandad.port), timeout=180)
     before = rss_kib()
     for _ in range(EVENTS // 200):
         c.sendall(one * 200)

@@ -213,7 +213,7 @@ def test_a_commands_output_belongs_to_the_parent_alone(panda, box, procs):
     assert p.stdout.readline() == b"before\n"
     child, = box.fork()
     box.sh("echo parent >/root/go")
-    out, err = p.communicate(timeout=20)
+    out, err = p.communicate(timeout=180)
     assert (p.returncode, out, err) == (0, b"after parent\n", b"")
     assert child.answers()
 

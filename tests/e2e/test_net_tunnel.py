@@ -81,7 +81,7 @@ def forward(cli, box, procs):
 
 
 def connect(port):
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(("127.0.0.1", port), timeout=180)
 
 
 def read_all(s):

@@ -65,12 +65,12 @@ class Wire:
 
     def server(self, port=0):
         s = self.run(lambda: socket.create_server((GATEWAY, port)))
-        s.settimeout(20)
+        s.settimeout(180)
         self.sockets.append(s)
         return s
 
     def connect(self, port):
-        s = self.run(lambda: socket.create_connection((GUEST, port), timeout=20))
+        s = self.run(lambda: socket.create_connection((GUEST, port), timeout=180))
         self.sockets.append(s)
         return s
 
@@ -79,7 +79,7 @@ class Wire:
         def go():
             times = []
             with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as s:
-                s.settimeout(5)
+                s.settimeout(60)
                 s.connect((GUEST, 0))
                 for seq in range(n):
                     body = struct.pack("!BBHHH", 8, 0, 0, 77, seq) + b"panda" * 8
@@ -121,7 +121,7 @@ def wires():
 def started(panda, wire, *args):
     """The machine that `panda machine ARGS` starts with this tap."""
     p = panda.start(args[0], "--tap-fd", wire.tap, *args[1:], pass_fds=[wire.tap])
-    out, err = p.communicate(timeout=60)
+    out, err = p.communicate(timeout=180)
     assert p.returncode == 0, err
     panda.seen.update(out.decode().split())
     return Machine(panda, out.decode().strip())
@@ -176,7 +176,7 @@ def test_ping_and_tcp_both_ways(panda, wires):
     with c:
         assert peer[0] == GUEST and c.recv(10) == b"hello"
         c.sendall(b"and you")
-    out, err = p.communicate(timeout=20)
+    out, err = p.communicate(timeout=180)
     assert out == b"and you\n", err
     # in
     p = panda.start("exec", m.id, "--", "python3", "-uc", "import socket; l = socket.create_server(('', 8080)); print('now'); "
@@ -184,7 +184,7 @@ def test_ping_and_tcp_both_ways(panda, wires):
     assert p.stdout.readline() == b"now\n"
     with w.connect(8080) as c:
         assert c.recv(100) == GATEWAY.encode()
-    p.communicate(timeout=20)
+    p.communicate(timeout=180)
 
 
 def test_a_hundred_megabytes_arrive_as_they_were_sent(panda, wires):
@@ -203,7 +203,7 @@ def test_a_hundred_megabytes_arrive_as_they_were_sent(panda, wires):
         while k := c.recv_into(buf):
             got.update(memoryview(buf)[:k])
             n += k
-    out, err = p.communicate(timeout=60)
+    out, err = p.communicate(timeout=180)
     assert n == 100 << 20 and out.decode().strip() == got.hexdigest(), err
 
     p = panda.start("exec", m.id, "--", "python3", "/root/sink.py", port)
@@ -215,7 +215,7 @@ def test_a_hundred_megabytes_arrive_as_they_were_sent(panda, wires):
             block = piece[i:] + piece[:i]
             sent.update(block)
             c.sendall(block)
-    out, err = p.communicate(timeout=60)
+    out, err = p.communicate(timeout=180)
     assert out.decode().strip() == sent.hexdigest(), err
 
 
@@ -251,7 +251,7 @@ def test_a_stream_goes_on_through_forks_and_pauses_of_its_machine(panda, wires):
         m.resume()
     assert len(children) > 1, "it was over too soon"
     t.join()
-    out, err = p.communicate(timeout=60)
+    out, err = p.communicate(timeout=180)
     assert out.decode().split() == result, err
 
 
@@ -367,11 +367,11 @@ def test_at_rest_it_sleeps_with_and_without_a_tap(panda, wires, tap):
 def test_what_is_no_such_tap_is_refused(panda, wires):
     bare = wires(flags=IFF_TAP | IFF_NO_PI)
     p = panda.start("boot", "--tap-fd", bare.tap, pass_fds=[bare.tap])
-    _, err = p.communicate(timeout=60)
+    _, err = p.communicate(timeout=180)
     assert p.returncode != 0 and b"IFF_VNET_HDR" in err
     w = wires()
     p = panda.start("boot", "-n", "2", "--tap-fd", w.tap, pass_fds=[w.tap])
-    _, err = p.communicate(timeout=60)
+    _, err = p.communicate(timeout=180)
     assert p.returncode != 0 and b"one machine" in err
 
 
@@ -395,14 +395,14 @@ def test_how_fast_it_is(panda, wires, record_property):
         c, _ = server.accept()
         buf, n, start = bytearray(1 << 20), 0, time.monotonic()
         with c:
-            c.settimeout(20)
+            c.settimeout(180)
             if way == "up":
                 while k := c.recv_into(buf):
                     n += k
             else:
                 while time.monotonic() < start + 1.5:
                     n += c.send(buf)
-        p.communicate(timeout=20)
+        p.communicate(timeout=180)
         rate[way] = n * 8 / (time.monotonic() - start) / 1e9
     print(f"\nrtt {rtt[len(rtt) // 2] * 1e6:.0f} us, up {rate['up']:.2f} Gbit/s, down {rate['down']:.2f} Gbit/s")
     assert min(rate.values()) > 0.2 and rtt[len(rtt) // 2] < 0.02

@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from conftest import wait_for
+from server import patience
 from test_cli import Cli, Terminal
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBvn6vP2Xr9cT2l8oMoiKMZBzZPDWaYzDYnY0dY0Zx5P"
@@ -32,7 +33,8 @@ class OpenSsh:
         self.file.write_text("".join(f'\tIdentityFile "{key}"\n' if "IdentityFile" in line else line + "\n" for line in lines))
 
     def try_(self, program, *args, stdin=b"", timeout=60):
-        return subprocess.run([program, "-F", self.file, *map(str, args)], input=stdin, capture_output=True, env=self.cli.env, timeout=timeout)
+        return subprocess.run([program, "-F", self.file, *map(str, args)], input=stdin, capture_output=True, env=self.cli.env,
+                              timeout=timeout * patience())
 
     def __call__(self, *args, **kw):
         r = self.try_(*args, **kw)
@@ -110,7 +112,7 @@ def test_forks_show_keys_of_their_own_and_let_nobody_in_with_the_parents(cli, bo
         # The parent's session goes on, and its key does not open a child.
         open_.stdin.write(b"still here\n")
         open_.stdin.close()
-        assert open_.stdout.read() == b"still here\n" and open_.wait(20) == 0
+        assert open_.stdout.read() == b"still here\n" and open_.wait(180) == 0
     finally:
         open_.kill()
         open_.wait()
@@ -134,7 +136,7 @@ def test_a_new_life_has_a_new_key_and_a_new_pandad_the_old_one(new_pandad, tmp_p
         assert open_.stdout.readline() == b"one\n"
         first = host_key(cli, id)
         p.kill9()
-        assert open_.wait(20) == 255  # cut, and not left hanging
+        assert open_.wait(180) == 255  # cut, and not left hanging
     finally:
         open_.kill()
         open_.communicate()

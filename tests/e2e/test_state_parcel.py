@@ -11,7 +11,7 @@ from conftest import wait_for
 
 
 def export(p, id, to):
-    c = http.client.HTTPConnection("127.0.0.1", p.port, timeout=60)
+    c = http.client.HTTPConnection("127.0.0.1", p.port, timeout=180)
     c.request("GET", f"/v1/snapshots/{id}/export", headers={"Authorization": f"Bearer {p.key}"})
     r = c.getresponse()
     assert r.status == 200, r.read()

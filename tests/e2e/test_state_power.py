@@ -148,7 +148,7 @@ def test_a_volume_after_a_power_cut_at_any_moment(pandad, tmp_path):
         assert r["exit_code"] == 0, r
     finally:
         s.send_signal(signal.SIGINT)
-        s.communicate(timeout=20)
+        s.communicate(timeout=180)
     ops = list(recorded(log))
     assert sum(op[1] == "flush" for op in ops) >= 24 and any(op[1] == "punch" for op in ops)
 

@@ -109,7 +109,7 @@ def test_ranges(pandad):
 def test_replace_is_all_or_nothing_and_append_appends(pandad):
     id = pandad.create()
     pandad.do("PUT", fs(id, "/root/f", mode="0600"), "old")
-    c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=20)
+    c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=180)
     c.putrequest("PUT", fs(id, "/root/f"))
     c.putheader("Authorization", f"Bearer {pandad.key}")
     c.putheader("Content-Length", "1000000")

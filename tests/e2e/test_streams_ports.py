@@ -149,7 +149,7 @@ def test_every_kind_of_body(pandad, web):
 
 def test_a_connection_can_be_used_again(pandad, web):
     _, at = web
-    c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=20)
+    c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=180)
     for path in ("/chunked", "/echo", "/close", "/empty", "/echo"):
         c.request("GET", at + path, headers={"Authorization": f"Bearer {pandad.key}"})
         r = c.getresponse()
@@ -183,7 +183,7 @@ def test_large_answers_keep_the_readers_pace(pandad, web):
 
 def test_events_come_one_by_one(pandad, web):
     _, at = web
-    c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=20)
+    c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=180)
     c.request("GET", f"{at}/events", headers={"Authorization": f"Bearer {pandad.key}"})
     r = c.getresponse()
     for i in range(3):
