@@ -494,8 +494,14 @@ int dns_copy_answers(const struct dns_question *q, const struct dns_answer *a, c
 	return w.full ? -EMSGSIZE : (int)w.n;
 }
 
+/*
+ * As a coder that learns would write it: each byte costs the less the more often it came before.
+ * That is a code, so there are at most 2^n names of n bits, whatever somebody thinks of; dots
+ * count, since words can be told by where they are.
+ */
 unsigned dns_weight(const char *name)
 {
+	static const double letters = 39; /* a to z, 0 to 9, '-', '_', '.' */
 	unsigned count[256] = {0}, n = 0;
 	const char *end = name + strlen(name);
 	double bits = 0;
@@ -503,14 +509,7 @@ unsigned dns_weight(const char *name)
 	for (int dots = 0; end > name; end--)
 		if (end[-1] == '.' && ++dots == 2)
 			break;
-	for (const char *p = name; p < end; p++) {
-		if (*p == '.')
-			continue;
-		count[(uint8_t)*p]++;
-		n++;
-	}
-	for (int i = 0; i < 256; i++)
-		if (count[i])
-			bits -= count[i] * log2((double)count[i] / n);
-	return (unsigned)bits;
+	for (const char *p = name; p < end; p++)
+		bits += log2((n++ + letters / 2) / (count[(uint8_t)*p]++ + 0.5));
+	return (unsigned)ceil(bits);
 }

@@ -110,10 +110,7 @@ int dns_copy_answers(const struct dns_question *q, const struct dns_answer *a, c
                      uint8_t *ret, size_t max);
 
 /*
- * Rough sign of data carried in a name: bits per character of its part below the last two labels,
- * times its length. An ordinary name stays far below DNS_WEIGHT_ODD.
+ * Bits somebody can tell by having this name asked, in its part below the last two labels: no more
+ * than 2^n names of one length weigh n or less.
  */
-enum {
-	DNS_WEIGHT_ODD = 160,
-};
 unsigned dns_weight(const char *name);

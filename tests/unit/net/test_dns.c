@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -268,11 +269,44 @@ static void other_answers_go_on_without_their_glue(void **state)
 static void names_that_carry_data_weigh_more(void **state)
 {
 	assert_int_equal(dns_weight("example.com"), 0);
-	assert_true(dns_weight("www.example.com") < 10);
-	assert_true(dns_weight("d111111abcdef8.cloudfront.net") < 60);
-	assert_true(
-	    dns_weight("mfrggzdfmztwq2lknnwg23tpobyxe43uov3ho6dzpiydcmrtgq2tmnzy.t.example.com") >
-	    DNS_WEIGHT_ODD);
+	assert_in_range(dns_weight("www.example.com"), 5, 30);
+	assert_in_range(dns_weight("d111111abcdef8.cloudfront.net"), 40, 80);
+	assert_in_range(
+	    dns_weight("mfrggzdfmztwq2lknnwg23tpobyxe43uov3ho6dzpiydcmrtgq2tmnzy.t.example.com"),
+	    280, 400);
+	/* One letter, and all is told by where the dots are. */
+	assert_in_range(
+	    dns_weight("a.aa.a.aa.aaa.a.aaaa.aaa.aa.a.aaa.a.aa.aaa.aa.aaaa.a.aa.t.example.com"), 50,
+	    200);
+}
+
+/* Of all names of one length: the sum of 2^-weight is at most 1, as for every code. */
+static void no_way_to_write_tells_more_than_it_weighs(void **state)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789-_.";
+	size_t n = strlen(letters);
+	double sum = 0;
+
+	assert_int_equal(n, 39);
+	for (size_t i = 0; i < n * n * n; i++) {
+		char name[] = "xxx.example.com";
+
+		name[0] = letters[i % n];
+		name[1] = letters[i / n % n];
+		name[2] = letters[i / n / n];
+		sum += ldexp(1, -(int)dns_weight(name));
+	}
+	assert_true(sum <= 1);
+	assert_true(sum > 1e-6); /* not by weighing everything too high */
+	sum = 0;
+	for (unsigned i = 0; i < 1u << 16; i++) {
+		char name[] = "xxxxxxxxxxxxxxxx.example.com";
+
+		for (int k = 0; k < 16; k++)
+			name[k] = i >> k & 1 ? '.' : 'a';
+		sum += ldexp(1, -(int)dns_weight(name));
+	}
+	assert_true(sum <= 1);
 }
 
 int main(void)
@@ -289,6 +323,7 @@ int main(void)
 	    cmocka_unit_test(what_does_not_fit_is_left_out_and_said),
 	    cmocka_unit_test(other_answers_go_on_without_their_glue),
 	    cmocka_unit_test(names_that_carry_data_weigh_more),
+	    cmocka_unit_test(no_way_to_write_tells_more_than_it_weighs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
