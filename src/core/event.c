@@ -25,7 +25,22 @@ int events_open(struct events *es, struct db *db, struct err *e)
 static void trim(struct events *es)
 {
 	es->until_trim = TRIM_EVERY;
-	db_run(es->db, NULL, "DELETE FROM events WHERE seq <= ?", "i", es->seq - EVENTS_KEPT);
+	db_run(es->db, NULL, "DELETE FROM events WHERE seq <= ? AND type GLOB 'net.*'", "i",
+	       es->seq - EVENTS_NET_KEPT);
+	db_run(es->db, NULL,
+	       "DELETE FROM events WHERE type NOT GLOB 'net.*' AND seq <="
+	       " (SELECT seq FROM events WHERE type NOT GLOB 'net.*'"
+	       " ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+	       "i", (int64_t)EVENTS_KEPT);
+}
+
+void events_trim(struct events *es, const char *sandbox_id, const char *type, unsigned keep)
+{
+	db_run(es->db, NULL,
+	       "DELETE FROM events WHERE sandbox_id = ? AND type = ? AND seq <="
+	       " (SELECT seq FROM events WHERE sandbox_id = ? AND type = ?"
+	       " ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+	       "tttti", sandbox_id, type, sandbox_id, type, (int64_t)keep);
 }
 
 void event_emit(struct events *es, const char *tenant, const char *sandbox_id, const char *type,

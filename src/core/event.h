@@ -9,7 +9,10 @@
 #include "store/db.h"
 
 enum {
-	EVENTS_KEPT = 10000, /* on record, of all sandboxes together */
+	/* On record, of all sandboxes together; those of the network, of which a guest can make as
+	 * many as it likes, push out no others. */
+	EVENTS_KEPT = 10000,
+	EVENTS_NET_KEPT = 50000,
 };
 
 struct event {
@@ -37,6 +40,9 @@ int events_open(struct events *es, struct db *db, struct err *e);
 /* Takes the payload (may be NULL). A record that cannot be written is logged, not an error. */
 void event_emit(struct events *es, const char *tenant, const char *sandbox_id, const char *type,
                 json_t *payload);
+
+/* Of this sandbox and type only the newest so many stay on record. */
+void events_trim(struct events *es, const char *sandbox_id, const char *type, unsigned keep);
 
 /* The newest n, oldest first. sandbox_id NULL: of all; tenant NULL: of all. */
 int events_tail(struct events *es, const char *tenant, const char *sandbox_id, int64_t n,

@@ -11,14 +11,43 @@
 #include "base/log.h"
 #include "net/net.h"
 
+/* Of one sandbox, on record, of each kind: what was refused shall not hide what was allowed. The
+ * others are only counted. */
+static const unsigned per_second[] = {[NET_ALLOWED] = 50, [NET_REFUSED] = 20, [NET_CLOSED] = 50};
+
 enum {
-	EVENTS_PER_SECOND = 20, /* of one sandbox, on record; the others are only counted */
+	KEPT = 1000, /* of one sandbox and kind: it pushes out what is its own */
+	TRIM_EVERY = 250,
 };
+
+/* Whose network it is; some of it is told when the sandbox is no more. */
+struct owner {
+	char tenant[TENANT_MAX + 1], id[SANDBOX_ID + 1];
+	uint64_t second;                      /* it was last heard of, */
+	unsigned told[ARRAY_LEN(per_second)]; /* and how often in it */
+	unsigned recorded[ARRAY_LEN(per_second)];
+};
+
+static struct owner *owner_new(const struct sandbox *sb)
+{
+	struct owner *o = calloc(1, sizeof(*o));
+
+	if (!o)
+		return NULL;
+	memcpy(o->tenant, sb->tenant, sizeof(o->tenant));
+	memcpy(o->id, sb->id, sizeof(o->id));
+	return o;
+}
+
+static void on_gone(void *arg, void *owner)
+{
+	free(owner);
+}
 
 static void on_event(void *arg, const struct net_event *ev)
 {
 	struct host *h = arg;
-	struct sandbox *sb = ev->owner;
+	struct owner *o = ev->owner;
 	static const char *const types[] = {[NET_ALLOWED] = "net.allowed",
 	                                    [NET_REFUSED] = "net.refused",
 	                                    [NET_CLOSED] = "net.closed"};
@@ -26,13 +55,13 @@ static void on_event(void *arg, const struct net_event *ev)
 	char address[INET_ADDRSTRLEN];
 	json_t *j;
 
-	if (!sb)
+	if (!o)
 		return;
-	if (sb->net_second != second) {
-		sb->net_second = second;
-		sb->net_events = 0;
+	if (o->second != second) {
+		o->second = second;
+		memset(o->told, 0, sizeof(o->told));
 	}
-	if (++sb->net_events > EVENTS_PER_SECOND)
+	if (++o->told[ev->verdict] > per_second[ev->verdict])
 		return;
 	inet_ntop(AF_INET, ev->addr, address, sizeof(address));
 	j = json_pack("{s:s, s:i, s:i, s:s, s:s*}", "address", address, "port", (int)ev->port,
@@ -41,7 +70,9 @@ static void on_event(void *arg, const struct net_event *ev)
 		json_object_set_new(j, "up_bytes", json_integer((json_int_t)ev->bytes_up));
 		json_object_set_new(j, "down_bytes", json_integer((json_int_t)ev->bytes_down));
 	}
-	event_emit(&h->events, sb->tenant, sb->id, types[ev->verdict], j);
+	event_emit(&h->events, o->tenant, o->id, types[ev->verdict], j);
+	if (++o->recorded[ev->verdict] % TRIM_EVERY == 0)
+		events_trim(&h->events, o->id, types[ev->verdict], KEPT);
 }
 
 void network_open(struct host *h)
@@ -57,6 +88,7 @@ void network_open(struct host *h)
 	                       .up_kbit = h->config.net_up_kbit,
 	                       .down_kbit = h->config.net_down_kbit,
 	                       .event = on_event,
+	                       .gone = on_gone,
 	                       .arg = h};
 	struct err e;
 
@@ -228,12 +260,15 @@ struct taking {
 
 static int take_now(struct sandbox *sb, struct err *e)
 {
-	struct net_policy *p;
-	int r = policy_of(sb->spec.egress, &p, e);
+	struct owner *o = owner_new(sb);
+	struct net_policy *p = NULL;
+	int r =
+	    o ? policy_of(sb->spec.egress, &p, e) : err_set(e, ENOMEM, "no_memory", "no memory");
 
+	if (r == 0)
+		r = net_take(sb->host->net, p, o, &sb->slot, e);
 	if (r < 0)
-		return r;
-	r = net_take(sb->host->net, p, sb, &sb->slot, e);
+		free(o);
 	net_policy_unref(p);
 	return r;
 }
@@ -310,6 +345,7 @@ void network_adopt(struct sandbox *sb)
 	struct host *h = sb->host;
 	autoclose int tap = -1;
 	struct net_policy *p = NULL;
+	struct owner *o;
 	struct err e;
 	int r;
 
@@ -317,16 +353,19 @@ void network_adopt(struct sandbox *sb)
 		return;
 	if (machine_net_fd(&h->machines, &m, &tap, NULL) < 0)
 		return; /* it never had a network */
-	r = policy_of(sb->spec.egress, &p, &e);
+	o = owner_new(sb);
+	r = o ? policy_of(sb->spec.egress, &p, &e) : err_set(&e, ENOMEM, "no_memory", "no memory");
 	if (r == 0)
-		r = net_adopt(h->net, tap, p, sb, &sb->slot, &e);
+		r = net_adopt(h->net, tap, p, o, &sb->slot, &e);
 	net_policy_unref(p);
-	if (r == 0)
+	if (r == 0) {
 		take_fd(&tap);
-	else
-		log_warn("the network of a sandbox cannot be taken up again, it has none now "
-		         "sandbox=%s why=\"%s\"",
-		         sb->id, e.text);
+		return;
+	}
+	free(o);
+	log_warn("the network of a sandbox cannot be taken up again, it has none now "
+	         "sandbox=%s why=\"%s\"",
+	         sb->id, e.text);
 }
 
 int network_apply(struct sandbox *sb, struct err *e)

@@ -102,8 +102,6 @@ struct sandbox {
 	struct link *link;        /* to its agent; NULL until needed */
 	bool silent;              /* which does not answer */
 	struct net_slot *slot;    /* in the host's network; NULL: none */
-	uint64_t net_second;      /* the second its network was last heard of, */
-	unsigned net_events;      /* and how often in it */
 	struct history *history;  /* its checkpoints; NULL: none */
 	const char *history_lost; /* when those it had were dropped; NULL: never */
 	struct op *ops;           /* waiting for their turn, the first one is at work */

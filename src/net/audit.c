@@ -19,6 +19,7 @@
 enum {
 	READS_PER_TURN = 16,
 	READ_BYTES = 32768,
+	LAST_MAX = 1024, /* more than the connections most hosts give to one */
 };
 
 static void put_addr(struct net_event *ev, uint32_t a)
@@ -119,6 +120,10 @@ static void on_packet(struct net_slot *s, const struct nlmsghdr *h)
 		size_t n = mnl_attr_get_payload_len(a);
 
 		if (mnl_attr_get_type(a) == NFULA_PREFIX && n && text[n - 1] == '\0') {
+			if (strcmp(text, "end") == 0) {
+				sweep_soon(s->net);
+				return;
+			}
 			if (strcmp(text, "allow") == 0) {
 				ev.verdict = NET_ALLOWED;
 				ev.why = NULL;
@@ -133,26 +138,74 @@ static void on_packet(struct net_slot *s, const struct nlmsghdr *h)
 	memcpy(&addr, ev.addr, 4);
 	ev.name = seen_name(s, ntohl(addr));
 	tell(s, &ev);
-	if (ev.verdict == NET_ALLOWED)
+	if (ev.verdict == NET_ALLOWED) {
+		s->went_out = true;
 		sweep_soon(s->net);
+	}
+}
+
+/* Questions to us, and connections that went through our hands, are told by others. */
+static bool is_ours(const struct nl_flow *f)
+{
+	return f->src == (uint32_t)GUEST_ADDR && f->dst != (uint32_t)GATEWAY_ADDR &&
+	       f->reply_src == f->dst;
+}
+
+static void tell_end(struct net_slot *s, const struct nl_flow *f)
+{
+	struct net_event ev = {.verdict = NET_CLOSED,
+	                       .proto = f->proto,
+	                       .port = f->dport,
+	                       .name = seen_name(s, f->dst),
+	                       .bytes_up = f->bytes_up,
+	                       .bytes_down = f->bytes_down};
+
+	put_addr(&ev, f->dst);
+	tell(s, &ev);
 }
 
 static void on_end(struct net_slot *s, const struct nlmsghdr *h)
 {
-	struct net_event ev = {.verdict = NET_CLOSED};
 	struct nl_flow f;
 
-	/* Questions to us, and connections that went through our hands, are told by others. */
-	if (nl_parse_flow(h, &f) < 0 || f.src != (uint32_t)GUEST_ADDR ||
-	    f.dst == (uint32_t)GATEWAY_ADDR || f.reply_src != f.dst)
+	if (nl_parse_flow(h, &f) == 0 && is_ours(&f))
+		tell_end(s, &f);
+}
+
+/* ---- those that live to the end ---- */
+
+static void keep(void *arg, const struct nl_flow *f)
+{
+	struct net_slot *s = arg;
+
+	if (is_ours(f) && s->n_last < LAST_MAX)
+		s->last[s->n_last++] = *f;
+}
+
+/* Who carried most is told first: who listens may not take all. */
+static int by_bytes(const void *a, const void *b)
+{
+	const struct nl_flow *x = a, *y = b;
+	uint64_t m = x->bytes_up + x->bytes_down, n = y->bytes_up + y->bytes_down;
+
+	return m < n ? 1 : m > n ? -1 : 0;
+}
+
+void audit_last(struct net_slot *s)
+{
+	if (!s->went_out || !(s->last = calloc(LAST_MAX, sizeof(*s->last))))
 		return;
-	ev.proto = f.proto;
-	ev.port = f.dport;
-	ev.name = seen_name(s, f.dst);
-	ev.bytes_up = f.bytes_up;
-	ev.bytes_down = f.bytes_down;
-	put_addr(&ev, f.dst);
-	tell(s, &ev);
+	if (nl_flow_each(s->kit.nf, keep, s) == 0)
+		qsort(s->last, s->n_last, sizeof(*s->last), by_bytes);
+}
+
+void audit_tell_last(struct net_slot *s)
+{
+	for (size_t i = 0; i < s->n_last; i++)
+		tell_end(s, &s->last[i]);
+	free(s->last);
+	s->last = NULL;
+	s->n_last = 0;
 }
 
 static void on_log(void *arg, uint32_t events)

@@ -223,10 +223,17 @@ static bool is_closed_ptr(const char *name)
 /* Bits a question carries outside; what is asked often costs nothing, it is in the cache. */
 static bool may_leave(struct net_slot *s, const struct dns_question *q)
 {
-	unsigned bits = MAX(dns_weight(q->name), (unsigned)NAME_BITS_MIN);
+	unsigned bits = dns_weight(q->name) + NAME_BITS_MORE;
 
 	return bucket_take(&s->bits, loop_now_ms(s->net->loop), NAME_BITS_PER_S, NAME_BITS_BURST,
 	                   bits);
+}
+
+/* Some of what is left, so that nobody's questions to servers that never answer take it all: with n
+ * such slots each has 1/(n + 4) of it, and so has the next one. */
+static bool may_wait(const struct net_slot *s)
+{
+	return s->n_asks < ASKS_MAX && s->n_asks * 4 < upstream_left(s->net->up);
 }
 
 static void look_up(const struct asker *to, const struct dns_question *q)
@@ -244,7 +251,7 @@ static void look_up(const struct asker *to, const struct dns_question *q)
 		refuse(to, q, "tunnel");
 		return;
 	}
-	a = s->n_asks < ASKS_MAX ? calloc(1, sizeof(*a)) : NULL;
+	a = may_wait(s) ? calloc(1, sizeof(*a)) : NULL;
 	if (!a) {
 		reply_rcode(to, q, DNS_SERVFAIL);
 		return;

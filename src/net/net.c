@@ -14,6 +14,7 @@ enum {
 	READY_DEFAULT = 4,
 	CONNS_DEFAULT = 512, /* each also has an entry in the host's table, which is one for all */
 	NAMES_PER_S_DEFAULT = 100,
+	OPEN_S_DEFAULT = 180,
 	RETRY_MS = 2000,
 	REFILL_MS = 30,
 	BREAKERS = 2, /* closing a tap waits for the kernel, some 30 ms */
@@ -74,11 +75,28 @@ static void job_unlink(struct net_job *j)
 	*j->prev = j->next;
 }
 
+/* Any thread. */
+static void slot_unmake(struct net_slot *s)
+{
+	audit_last(s);
+	make_undo(&s->plan, &s->kit);
+}
+
+/* The last of it, on the loop. */
+static void slot_free(struct net_slot *s)
+{
+	const struct net_config *c = &s->net->config;
+
+	audit_tell_last(s);
+	seen_clear(s);
+	if (s->owner && c->gone)
+		c->gone(c->arg, s->owner);
+	free(s);
+}
+
 static void job_undo(void *arg)
 {
-	struct net_job *j = arg;
-
-	make_undo(&j->slot->plan, &j->slot->kit);
+	slot_unmake(((struct net_job *)arg)->slot);
 }
 
 static void job_undone(void *arg)
@@ -88,7 +106,7 @@ static void job_undone(void *arg)
 	if (j->slot) {
 		job_unlink(j);
 		range_put(j->net->range, j->slot->place);
-		free(j->slot);
+		slot_free(j->slot);
 		make_more(j->net);
 	}
 	free(j);
@@ -107,9 +125,9 @@ static void slot_undo(struct net_slot *s)
 		free(j);
 	}
 	/* No memory for a note: then it is done here, and takes what it takes. */
-	make_undo(&s->plan, &s->kit);
+	slot_unmake(s);
 	range_put(n->range, s->place);
-	free(s);
+	slot_free(s);
 }
 
 static void job_make(void *arg)
@@ -357,6 +375,7 @@ int net_new(const struct net_config *c, struct net **ret, struct err *e)
 	n->config.ready =
 	    MIN(c->ready ? c->ready : (unsigned)READY_DEFAULT, (unsigned)NET_READY_MAX);
 	n->config.conns_max = c->conns_max ? c->conns_max : CONNS_DEFAULT;
+	n->config.open_s = c->open_s ? c->open_s : OPEN_S_DEFAULT;
 	n->config.names_per_s = c->names_per_s ? c->names_per_s : NAMES_PER_S_DEFAULT;
 	n->host_ns = -1;
 	n->waits_tail = &n->waits;
@@ -378,7 +397,6 @@ static void slot_quiet(struct net_slot *s)
 	names_stop(s);
 	relay_stop(s);
 	audit_stop(s);
-	seen_clear(s);
 	net_policy_unref(s->policy);
 	s->policy = NULL;
 }
@@ -396,7 +414,7 @@ void net_free(struct net *n)
 		slot_unlink(s);
 		slot_quiet(s);
 		make_close(&s->kit); /* the machine has the tap, too, and goes on */
-		free(s);
+		slot_free(s);
 	}
 	while (n->ready) {
 		struct net_slot *s = n->ready;
@@ -414,7 +432,7 @@ void net_free(struct net *n)
 		job_unlink(j);
 		if (j->slot->kit.ns >= 0)
 			make_undo(&j->slot->plan, &j->slot->kit);
-		free(j->slot);
+		slot_free(j->slot);
 		j->slot = NULL; /* the loop still has the job */
 	}
 	if (n->host_opened)
@@ -508,9 +526,11 @@ static int slot_begin(struct net_slot *s, struct net_policy *p, void *owner, boo
 		r = audit_listen(s);
 	if (r < 0) {
 		slot_quiet(s);
+		s->owner = NULL;
 		return r;
 	}
 	s->used = true;
+	s->went_out = adopted;
 	slot_link(&s->net->used, s);
 	s->net->n_used++;
 	return 0;
@@ -634,7 +654,7 @@ int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct 
 		s->kit.tap = -1;
 		make_close(&s->kit);
 		range_put(n->range, s->place);
-		free(s);
+		slot_free(s);
 		return err_set(e, -r, "net_failed", "cannot set the egress policy: %s",
 		               strerror(-r));
 	}

@@ -71,7 +71,7 @@ enum net_mode net_policy_mode(const struct net_policy *p);
 enum net_verdict {
 	NET_ALLOWED, /* a connection began */
 	NET_REFUSED, /* why says why */
-	NET_CLOSED,  /* a connection ended, up to a minute ago; bytes are known now */
+	NET_CLOSED,  /* a connection ended, some seconds ago; bytes are known now */
 };
 
 struct net_event {
@@ -102,6 +102,8 @@ struct net_config {
 	const char *nft;             /* path of the program; NULL: /usr/sbin/nft */
 	unsigned conns_max;          /* connections of a slot at once; 0: 512 */
 	uint64_t up_kbit, down_kbit; /* bandwidth of a slot; 0: unlimited */
+	unsigned open_s;      /* an address that a name led to stays open so long at least, and a
+	                         third of that longer than the answer is good; 0: 180 */
 	unsigned names_per_s; /* questions of a slot per second; 0: 100, with a burst of five times
 	                         that */
 
@@ -109,6 +111,9 @@ struct net_config {
 	 * hundred things a second; what was too much is counted in net_counters. NULL: nobody
 	 * listens. */
 	void (*event)(void *arg, const struct net_event *ev);
+	/* No event names this owner any more; some ms after net_return(), or in net_free(). NULL:
+	 * nobody wants to know. */
+	void (*gone)(void *arg, void *owner);
 	void *arg;
 };
 
@@ -127,8 +132,8 @@ void net_free(struct net *n);
 
 /*
  * A prepared slot with this policy (NULL: the default), in some 20 us; owner is handed back in
- * events. -EAGAIN: none is ready, net_wait() tells when; -ENOSPC: all addresses are in use. Other
- * errors: "net_failed".
+ * events until gone() takes it back; on an error it was never taken. -EAGAIN: none is ready,
+ * net_wait() tells when; -ENOSPC: all addresses are in use. Other errors: "net_failed".
  */
 int net_take(struct net *n, struct net_policy *p, void *owner, struct net_slot **ret,
              struct err *e);
@@ -178,7 +183,10 @@ int net_set_limits(struct net_slot *s, const struct net_limits *l, struct net_sh
                    struct err *e);
 int net_shape(struct net_shape *sh); /* any thread, the slot may be gone; closes what is in it */
 
-/* The machine is gone (its process has ended: the tap must be closed there). Accepts NULL. */
+/*
+ * The machine is gone (its process has ended: the tap must be closed there). Connections it still
+ * had are told as closed, some ms later. Accepts NULL.
+ */
 void net_return(struct net_slot *s);
 
 /*

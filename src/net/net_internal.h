@@ -14,9 +14,7 @@
 enum {
 	SWEEP_MS = 5000, /* after connections began: so often the kernel is asked what has ended */
 	SWEEPS = 3,
-	SEEN_MAX = 1024,   /* addresses a slot has resolved and may reach by name */
-	SEEN_GRACE_S = 60, /* an address stays open so long after its answer has ended */
-	SEEN_MIN_S = 120,
+	SEEN_MAX = 1024,      /* addresses a slot has resolved and may reach by name */
 	TTL_TOLD_MAX_S = 300, /* guests ask again after this, so that we see what they use */
 	ASKS_MAX = 64,        /* questions of a slot under way */
 	DNS_CONNS_MAX = 8,    /* of a slot, over TCP */
@@ -24,10 +22,10 @@ enum {
 	EVENTS_PER_S = 50,    /* of a slot, besides those the kernel limits */
 	EVENTS_BURST = 200,
 	/* What a slot's questions may carry outside: bits of names that were not in the cache. An
-	   ordinary name has 10 to 60. */
+	   ordinary name has 25 to 100. */
 	NAME_BITS_PER_S = 1000,
 	NAME_BITS_BURST = 32768,
-	NAME_BITS_MIN = 8,
+	NAME_BITS_MORE = 8, /* for how long it is and of which type */
 };
 
 /* An address the guest got for a name. In list mode its element in the sets ends at until_ms. */
@@ -65,6 +63,9 @@ struct net_slot {
 	unsigned n_dns_conns;
 	struct relay *relays;
 	unsigned n_relays;
+	bool went_out;        /* a connection was allowed: there may be some at the end */
+	struct nl_flow *last; /* those that lived then */
+	size_t n_last;
 	struct bucket names, bits, events;
 	uint64_t count_names, count_names_refused, count_names_limited, count_lost;
 };
@@ -118,5 +119,8 @@ int audit_listen(struct net_slot *s);
 void audit_stop(struct net_slot *s);
 /* Fills in time, slot and owner; limited per slot. */
 void audit_tell(struct net_slot *s, struct net_event *ev);
+/* The machine is gone; any thread: takes note of the connections it still had. */
+void audit_last(struct net_slot *s);
+void audit_tell_last(struct net_slot *s);
 /* Limited or not at all. */
 void audit_refused_name(struct net_slot *s, const char *name, const char *why, uint32_t addr);

@@ -11,8 +11,9 @@
 #include "net/nl_internal.h"
 
 enum {
-	BATCH_BYTES = 128 * 1024,
-	BATCH_SLACK = 512, /* more than one message needs */
+	BATCH_BYTES = 192 * 1024, /* a socket sends no more than 208 KiB at once */
+	BATCH_SLACK = 512,        /* more than one message needs */
+	LIST_BYTES = 60000,       /* of one message: an attribute's length has 16 bits */
 	/* A burst of refusals is summed up, not hoarded. */
 	LOG_RCVBUF = 128 * 1024,
 	LOG_COPY = 64,      /* bytes of each packet: both headers */
@@ -26,6 +27,9 @@ struct nl_batch {
 	size_t n;
 	unsigned messages;
 	bool full;
+	struct nlmsghdr *last; /* elements for the same set go into the message before; or NULL */
+	struct nlattr *list;
+	const char *set;
 	char buf[BATCH_BYTES] __attribute__((aligned(8)));
 };
 
@@ -37,6 +41,7 @@ int nl_batch_new(struct nl_batch **ret)
 		return -ENOMEM;
 	b->n = b->messages = 0;
 	b->full = false;
+	b->last = NULL;
 	*ret = b;
 	return 0;
 }
@@ -85,6 +90,7 @@ static void batch_end(struct nl_batch *b, struct nlmsghdr *h)
 	b->messages++;
 	h->nlmsg_seq = b->messages;
 	b->n += mnl_nlmsg_size(h->nlmsg_len - MNL_NLMSG_HDRLEN);
+	b->last = NULL;
 }
 
 void nl_flush_set(struct nl_batch *b, const char *set)
@@ -110,38 +116,57 @@ static void put_elem(struct nlmsghdr *h, const void *key, uint16_t key_len, uint
 	mnl_attr_nest_end(h, e);
 }
 
+/* A message with a list of elements of that set: the one before, or a new one. NULL: full. */
+static struct nlmsghdr *list_begin(struct nl_batch *b, bool add, const char *set)
+{
+	uint16_t type = add ? NFT_MSG_NEWSETELEM : NFT_MSG_DELSETELEM;
+	struct nlmsghdr *h = b->last;
+
+	if (h && (h->nlmsg_type & 0xff) == type && strcmp(b->set, set) == 0 &&
+	    b->list->nla_len < LIST_BYTES && sizeof(b->buf) - b->n >= 2 * BATCH_SLACK) {
+		b->n = (size_t)((char *)h - b->buf);
+		b->messages--;
+		return h;
+	}
+	h = batch_msg(b, type, add ? NLM_F_CREATE : 0, set);
+	if (h)
+		b->list = mnl_attr_nest_start(h, NFTA_SET_ELEM_LIST_ELEMENTS);
+	return h;
+}
+
+static void list_end(struct nl_batch *b, struct nlmsghdr *h, const char *set)
+{
+	mnl_attr_nest_end(h, b->list);
+	batch_end(b, h);
+	b->last = h;
+	b->set = set;
+}
+
 static void change(struct nl_batch *b, bool add, const char *set, const void *key, uint16_t key_len,
                    uint64_t timeout_ms)
 {
-	struct nlmsghdr *h = batch_msg(b, add ? NFT_MSG_NEWSETELEM : NFT_MSG_DELSETELEM,
-	                               add ? NLM_F_CREATE : 0, set);
-	struct nlattr *list;
+	struct nlmsghdr *h = list_begin(b, add, set);
 
 	if (!h)
 		return;
-	list = mnl_attr_nest_start(h, NFTA_SET_ELEM_LIST_ELEMENTS);
 	put_elem(h, key, key_len, 0, timeout_ms);
-	mnl_attr_nest_end(h, list);
-	batch_end(b, h);
+	list_end(b, h, set);
 }
 
 void nl_add_net(struct nl_batch *b, const char *set, uint32_t first, uint32_t last)
 {
-	struct nlmsghdr *h = batch_msg(b, NFT_MSG_NEWSETELEM, NLM_F_CREATE, set);
-	struct nlattr *list;
+	struct nlmsghdr *h = list_begin(b, true, set);
 	uint32_t key;
 
 	if (!h)
 		return;
-	list = mnl_attr_nest_start(h, NFTA_SET_ELEM_LIST_ELEMENTS);
 	key = htonl(first);
 	put_elem(h, &key, sizeof(key), 0, 0);
 	if (last != UINT32_MAX) { /* one that goes to the end has no end */
 		key = htonl(last + 1);
 		put_elem(h, &key, sizeof(key), NFT_SET_ELEM_INTERVAL_END, 0);
 	}
-	mnl_attr_nest_end(h, list);
-	batch_end(b, h);
+	list_end(b, h, set);
 }
 
 struct key_port {
@@ -251,6 +276,11 @@ void nl_limit_conns(struct nl_batch *b, const char *chain, uint32_t max)
 	batch_end(b, h);
 }
 
+size_t nl_batch_room(const struct nl_batch *b)
+{
+	return sizeof(b->buf) - b->n;
+}
+
 /* What the kernel had to say about the batch is there when send returns; without a word it went
  * well. */
 static int batch_result(struct mnl_socket *nf)
@@ -294,6 +324,7 @@ int nl_commit(struct nl_batch *b, struct mnl_socket *nf)
 	}
 	b->n = b->messages = 0;
 	b->full = false;
+	b->last = NULL;
 	return r;
 }
 
@@ -540,6 +571,31 @@ int nl_flow_cut(struct mnl_socket *nf, bool (*cut)(void *arg, const struct nl_fl
 	}
 	free(c.tuples);
 	return r < 0 ? r : (int)c.n;
+}
+
+struct each {
+	void (*fn)(void *arg, const struct nl_flow *f);
+	void *arg;
+};
+
+static int each_cb(const struct nlmsghdr *h, void *arg)
+{
+	const struct each *e = arg;
+	struct nl_flow f;
+
+	if (nl_parse_flow(h, &f) == 0)
+		e->fn(e->arg, &f);
+	return MNL_CB_OK;
+}
+
+int nl_flow_each(struct mnl_socket *nf, void (*fn)(void *arg, const struct nl_flow *f), void *arg)
+{
+	char buf[NL_BUF] __attribute__((aligned(8)));
+	struct each e = {.fn = fn, .arg = arg};
+
+	return nl_talk(
+	    nf, nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, NLM_F_DUMP, AF_INET, 0),
+	    each_cb, &e);
 }
 
 int nl_flow_sweep(struct mnl_socket *nf)

@@ -57,6 +57,7 @@ void nl_add_mark(struct nl_batch *b, const char *set, uint32_t mark);
 void nl_add_proto_mark(struct nl_batch *b, const char *map, uint8_t proto, uint32_t mark);
 /* The one rule of a chain: the connections counted there go to too_many beyond max. */
 void nl_limit_conns(struct nl_batch *b, const char *chain, uint32_t max);
+size_t nl_batch_room(const struct nl_batch *b); /* bytes; an element takes up to 40 */
 /* Empties the batch, whatever happens. -E2BIG: it grew too large and was not sent. */
 int nl_commit(struct nl_batch *b, struct mnl_socket *nf);
 
@@ -79,6 +80,8 @@ struct nl_flow {
 /* A message of the conntrack subsystem as a flow. -EBADMSG */
 struct nlmsghdr;
 int nl_parse_flow(const struct nlmsghdr *h, struct nl_flow *ret);
+
+int nl_flow_each(struct mnl_socket *nf, void (*fn)(void *arg, const struct nl_flow *f), void *arg);
 
 /* Deletes those for which cut() is true; how many, or a negative errno. */
 int nl_flow_cut(struct mnl_socket *nf, bool (*cut)(void *arg, const struct nl_flow *f), void *arg);

@@ -83,7 +83,7 @@ static void relay_end(struct relay *r, bool abrupt)
 	struct net_slot *s = r->slot;
 	struct loop *l = s->net->loop;
 
-	if (r->state == RELAY_OPEN)
+	if (r->state != RELAY_HELLO)
 		event(r, NET_CLOSED, NULL);
 	loop_io_del(l, &r->guest_io);
 	loop_io_del(l, &r->world_io);
@@ -195,7 +195,6 @@ static void on_world(void *arg, uint32_t events)
 		r->state = RELAY_OPEN;
 		setsockopt(r->world, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 		setsockopt(r->guest, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-		event(r, NET_ALLOWED, NULL);
 	} else if (events & EPOLLERR) {
 		relay_end(r, true);
 		return;
@@ -219,7 +218,6 @@ static int connect_out(struct relay *r)
 		return -errno;
 	if (connect(r->world, (struct sockaddr *)&sin, sizeof(sin)) < 0 && errno != EINPROGRESS)
 		return -errno;
-	r->state = RELAY_CONNECTING;
 	e = loop_io_set(n->loop, &r->guest_io, 0); /* until there is somewhere to put it */
 	if (e == 0)
 		e = loop_io_add(n->loop, &r->world_io, r->world, EPOLLOUT);
@@ -249,8 +247,14 @@ static void on_hello(struct relay *r)
 		return;
 	if (e == 0 && policy_clean_name(name, clean) > 0) {
 		memcpy(r->name, clean, sizeof(r->name));
-		if (policy_allows_name(r->slot->policy, clean, r->port) && connect_out(r) == 0)
+		if (policy_allows_name(r->slot->policy, clean, r->port)) {
+			/* Told before anybody answers, as the kernel tells it of the others. */
+			r->state = RELAY_CONNECTING;
+			event(r, NET_ALLOWED, NULL);
+			if (connect_out(r) < 0)
+				relay_end(r, true);
 			return;
+		}
 	}
 	event(r, NET_REFUSED, "sni");
 	relay_end(r, true);

@@ -47,6 +47,16 @@ static const char SLOT[] =
     /* The number of the policy: connections carry that of the one they were last judged by. */
     "	set gen { type mark; elements = { 1 } }\n"
     "	map now { type inet_proto : mark; elements = { tcp : 1, udp : 1, icmp : 1 } }\n"
+    /* Questions to us leave no trace in the table of connections: a guest that asks from another
+     * port each time would fill it. */
+    "	chain ask {\n"
+    "		type filter hook prerouting priority raw; policy accept;\n"
+    "		iifname \"" TAP_NAME "\" ip daddr 172.31.255.1 udp dport 53 notrack\n"
+    "	}\n"
+    "	chain answer {\n"
+    "		type filter hook output priority raw; policy accept;\n"
+    "		oifname \"" TAP_NAME "\" ip saddr 172.31.255.1 udp sport 53 notrack\n"
+    "	}\n"
     "	chain pre {\n"
     "		type nat hook prerouting priority dstnat; policy accept;\n"
     "		iifname != \"" TAP_NAME "\" accept\n"
@@ -62,6 +72,9 @@ static const char SLOT[] =
     "	}\n"
     "	chain forward {\n"
     "		type filter hook forward priority filter; policy drop;\n"
+    /* Something may end now: see audit.c. */
+    "		tcp flags & (fin | rst) != 0x0 limit rate 1/second burst 5 packets"
+    " log group 1 prefix \"end\" snaplen 64\n"
     "		iifname \"" WAN_NAME "\" oifname \"" TAP_NAME "\" goto in\n"
     "		iifname \"" TAP_NAME "\" oifname \"" WAN_NAME "\" goto out\n"
     "	}\n"
@@ -73,7 +86,7 @@ static const char SLOT[] =
     "		ct original ip daddr @nets goto in_again\n"
     "		meta l4proto { tcp, udp } ct original ip daddr . ct original proto-dst @nets_port"
     " goto in_again\n"
-    "		meta l4proto udp ct original proto-dst 443 drop\n"
+    "		meta l4proto { tcp, udp } ct original proto-dst 443 drop\n"
     "		ct original ip daddr @names goto in_again\n"
     "		meta l4proto { tcp, udp } ct original ip daddr . ct original proto-dst @names_port"
     " goto in_again\n"
@@ -81,12 +94,13 @@ static const char SLOT[] =
     "	chain in_again {\n"
     "		ct mark set meta l4proto map @now counter name \"down\" accept\n"
     "	}\n"
-    /* Each is one rule, which nl_limit_conns() puts in the place of this one. */
+    /*
+     * For a limit of the slot's own: nl_limit_conns() puts one rule into each. A new rule begins to
+     * count at none, so the host's own limit stands beside them and never changes.
+     */
     "	chain count_out {\n"
-    "		ct count over %u goto too_many\n"
     "	}\n"
     "	chain count_in {\n"
-    "		ct count over %u goto too_many\n"
     "	}\n"
     "	chain out {\n"
     "		ct state established ct mark @gen counter name \"up\" accept\n"
@@ -96,11 +110,15 @@ static const char SLOT[] =
     "		ip daddr @closed goto closed_range\n"
     /* Names come from our resolver alone. */
     "		meta l4proto { tcp, udp } th dport { 53, 853 } goto refuse\n"
+    "		ct state new ct count over %u goto too_many\n"
     "		ct state new jump count_out\n"
     "		ip daddr @nets goto allow\n"
     "		meta l4proto { tcp, udp } ip daddr . th dport @nets_port goto allow\n"
-    /* The name in a QUIC hello cannot be seen; without it clients take TCP. */
-    "		udp dport 443 goto refuse\n"
+    /*
+     * The name in a QUIC hello cannot be seen; without it clients take TCP. What is TCP here began
+     * under another policy, and nobody has looked at its name: new ones go to the relay.
+     */
+    "		meta l4proto { tcp, udp } th dport 443 goto refuse\n"
     "		ip daddr @names goto allow\n"
     "		meta l4proto { tcp, udp } ip daddr . th dport @names_port goto allow\n"
     "		goto refuse\n"
@@ -143,6 +161,7 @@ static const char SLOT[] =
     "		ct state != new drop\n"
     "		icmp type echo-request limit rate 20/second burst 20 packets accept\n"
     "		icmp type echo-request drop\n"
+    "		ct count over %u goto too_many\n"
     "		jump count_in\n"
     "		tcp dport 53 accept\n"
     "		tcp dport 8443 ct status dnat accept\n"

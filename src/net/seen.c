@@ -3,6 +3,11 @@
 #include "base/cleanup.h"
 #include "net/net_internal.h"
 
+enum {
+	/* For all ports of one address, and for what follows in the transaction. */
+	REFILL_ROOM = POLICY_PORTS_MAX * 128 + 8192,
+};
+
 /* name NULL: any of that address, the one that lives longest. */
 static struct seen *find(const struct net_slot *s, uint32_t addr, const char *name)
 {
@@ -84,10 +89,16 @@ static int open_addrs(struct net_slot *s, const char *name, const uint32_t *addr
 	return nl_commit(s->net->batch, s->kit.nf);
 }
 
+/* An address stays open so long after its answer has ended. */
+static uint64_t grace_ms(const struct net_slot *s)
+{
+	return s->net->config.open_s * 1000ull / 3;
+}
+
 int seen_add(struct net_slot *s, const char *name, const uint32_t *addrs, size_t n, uint32_t ttl_s)
 {
 	uint64_t now = loop_now_ms(s->net->loop);
-	uint64_t ms = (MAX(ttl_s, (uint32_t)SEEN_MIN_S) + SEEN_GRACE_S) * 1000ull;
+	uint64_t ms = MAX(ttl_s * 1000ull + grace_ms(s), s->net->config.open_s * 1000ull);
 	int r;
 
 	if (s->policy->mode == NET_LIST) {
@@ -130,8 +141,11 @@ void seen_refill(struct net_slot *s, struct nl_batch *b)
 
 		/* A connection may be older than the answer it began with: it gets a moment to show
 		 * itself. */
-		e->until_ms = MAX(e->until_ms, now + SEEN_GRACE_S * 1000);
-		if (s->policy->mode == NET_LIST)
+		e->until_ms = MAX(e->until_ms, now + grace_ms(s));
+		/* One transaction has an end. What does not fit is shut until it is asked for
+		 * again.
+		 */
+		if (s->policy->mode == NET_LIST && nl_batch_room(b) > REFILL_ROOM)
 			put(b, e->addr, ports, n, false, e->until_ms - now);
 	}
 }

@@ -477,6 +477,11 @@ void upstream_cancel(struct upstream_lookup *l)
 	l->prev = NULL;
 }
 
+unsigned upstream_left(const struct upstream *u)
+{
+	return UPSTREAM_QUERIES_MAX - u->queries;
+}
+
 unsigned upstream_entries(const struct upstream *u)
 {
 	return (unsigned)dict_count(u->cache);

@@ -47,5 +47,6 @@ int upstream_cached(struct upstream *u, const char *name, uint16_t type,
 
 /* l->fn later, never from here. -EAGAIN: too many are under way. -ENOMEM. */
 int upstream_ask(struct upstream *u, const char *name, uint16_t type, struct upstream_lookup *l);
-void upstream_cancel(struct upstream_lookup *l); /* idle is fine */
+void upstream_cancel(struct upstream_lookup *l);  /* idle is fine */
+unsigned upstream_left(const struct upstream *u); /* how many more may be asked now */
 unsigned upstream_entries(const struct upstream *u);

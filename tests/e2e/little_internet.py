@@ -32,6 +32,24 @@ GATEWAY_MAC = "06:00:ac:1f:ff:01"
 WEB, OTHER, CDN, WILD, DNS = "11.1.1.1", "11.1.1.2", "11.1.1.3", "11.1.1.4", "11.1.1.53"
 HOST_PUBLIC, HOST_LAN, DATABASE, METADATA = "11.0.0.2", "10.9.0.1", "10.9.0.5", "169.254.169.254"
 MARK = b"panda-mark-"
+# What root in a guest can put on the wire and nobody may ever see: Attempts.frame(). The first are none of ours at all ...
+ALL6 = {"proto": 17, "ethertype": 0x86DD}
+FRAMES = {
+    "spoof-ip": {"src": "172.31.255.1"}, "spoof-ip2": {"src": "10.200.0.5"}, "spoof-pub": {"src": "11.1.1.2"}, "spoof-zero": {"src": "0.0.0.0"},
+    "spoof-loop": {"src": "127.0.0.1"}, "spoof-mac": {"mac": "06:00:ac:1f:ff:03"}, "spoof-gw": {"mac": GATEWAY_MAC},
+    "frag-first": {"frag": 0x2000}, "frag-last": {"frag": 0x0010}, "frag-tcp": {"frag": 0x2000, "proto": 6, "dport": 80},
+    "options": {"options": True}, "gre": {"proto": 47}, "sctp": {"proto": 132}, "ipip": {"proto": 4}, "igmp": {"proto": 2}, "esp": {"proto": 50},
+    "6in4": {"proto": 41}, "dccp": {"proto": 33}, "udplite": {"proto": 136}, "raw255": {"proto": 255},
+    "v6": ALL6, "v6-multi": {**ALL6, "to6": "ff02::1"}, "v6-gw": {**ALL6, "to6": "fe80::400:acff:fe1f:ff01"}, "v6-tcp": {**ALL6, "proto": 6},
+    "v6-mapped": {**ALL6, "to6": "::ffff:11.1.1.1"}, "v6-icmp": {**ALL6, "proto": 58, "to6": "ff02::2", "hop": 255}, "v6-ula": {**ALL6, "to6": "fd00::1"},
+    "vlan": {"vlan": 0x8100}, "qinq": {"vlan": 0x88A8}, "odd-type": {"ethertype": 0x88CC}, "pppoe": {"ethertype": 0x8864}, "mpls": {"ethertype": 0x8847},
+    "rarp": {"ethertype": 0x8035},
+    # ... and these are for nobody a guest may talk to.
+    "meta": {"to": METADATA}, "lan": {"to": DATABASE}, "multi": {"to": "239.1.1.1"}, "bcast": {"to": "255.255.255.255"}, "zero": {"to": "0.0.0.0"},
+    "host": {"to": HOST_PUBLIC}, "host-lan": {"to": HOST_LAN}, "slot": {"to": "10.200.0.2"}, "dns": {"to": DNS, "dport": 53},
+    "dot": {"to": DNS, "dport": 853}, "meta-tcp": {"to": METADATA, "proto": 6, "dport": 80}, "last-hop": {"to": DATABASE, "hop": 1},
+}
+ODD_FRAMES = list(FRAMES).index("meta")
 NUMBERS = itertools.count(1)
 
 
@@ -220,6 +238,10 @@ class Server:
         known = zone().get(name)
         if known is None and name.endswith(".tunnel.example"):
             known = [("A", WEB)]
+        if name.endswith(".crowd.example"):  # 0.crowd.example to 255.crowd.example: 32 addresses each
+            known = [("A", f"11.3.{name.split('.')[0]}.{i}") for i in range(1, 33)]
+        if name.endswith(".silent.example"):
+            return None
         if name == "bad.example":
             return wire[:2] + b"\x81\x80\x00\x01\x00\x05\x00\x00\x00\x00" + wire[12:30] + b"\xc0\xff\xff"
         if name == "pointer.example":  # compression that points at itself
@@ -256,6 +278,8 @@ class Server:
                 data, peer = u.recvfrom(4096)
                 try:
                     out = self.dns_answer(data, False)
+                    if out is None:
+                        continue
                     if b"\x05forge" in data.lower():  # an answer with another id comes first
                         u.sendto(bytes([out[0] ^ 1]) + out[1:].replace(socket.inet_aton(WEB), socket.inet_aton(OTHER)), peer)
                     u.sendto(out, peer)
@@ -329,18 +353,9 @@ class Attempts:
 
     def echo(self, addr, port, n):
         """Sends n bytes and reads them back: how many came."""
-        s = socket.create_connection((addr, port), 3)
-        s.sendall(b"GET /hold HTTP/1.0\r\n\r\n")
-        s.settimeout(10)
-        assert s.recv(4) == b"held"
-        got = 0
-        for at in range(0, n, 50000):
-            part = min(50000, n - at)
-            s.sendall(b"x" * part)
-            want = got + part
-            while got < want:
-                got += len(s.recv(65536))
-        s.close()
+        assert self.hold("echo", addr, port) == "held"
+        got = self.push("echo", n)
+        self.drop("echo")
         return got
 
     def hold_tls(self, key, addr, sni):
@@ -351,6 +366,22 @@ class Attempts:
         s.sendall(b"GET /hold HTTP/1.0\r\n\r\n")
         self.held[key] = s
         return s.recv(4).decode()
+
+    def drop(self, key):
+        self.held.pop(key).close()
+        return "gone"
+
+    def push(self, key, n):
+        """Through a held connection and back."""
+        s, got = self.held[key], 0
+        s.settimeout(10)
+        for at in range(0, n, 50000):
+            part = min(50000, n - at)
+            s.sendall(b"x" * part)
+            want = got + part
+            while got < want:
+                got += len(s.recv(65536))
+        return got
 
     def poke(self, key):
         """Whether a held connection still lives."""
@@ -374,13 +405,10 @@ class Attempts:
                     return self.tls_in_pieces(raw, ctx, sni)
                 with ctx.wrap_socket(raw, server_hostname=sni) as s:
                     s.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-                    got = b""
-                    while True:
-                        part = s.recv(65536)
-                        if not part:
-                            break
+                    got = bytearray()
+                    while (part := s.recv(65536)):
                         got += part
-                    body = got.split(b"\r\n\r\n", 1)[1]
+                    body = bytes(got).split(b"\r\n\r\n", 1)[1]
                     return body.decode() if path == "/" else str(len(body))
         except (OSError, IndexError) as e:
             return self.sort(e)
@@ -447,11 +475,12 @@ class Attempts:
         import dns.message
         import dns.rcode
         got = {}
+        wires = [dns.message.make_query(pattern.format(i=i), "A").to_wire() for i in range(count)]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.settimeout(1.5)
             s.connect(("172.31.255.1", 53))
-            for i in range(count):
-                s.send(dns.message.make_query(pattern.format(i=i), "A").to_wire())
+            for i, wire in enumerate(wires):
+                s.send(wire)
                 if i % 20 == 19:
                     for _ in range(20):
                         try:
@@ -480,7 +509,7 @@ class Attempts:
                 return self.sort(e)
 
     def frame(self, mark, to=WEB, src="172.31.255.2", mac=GUEST_MAC, proto=17, frag=0, options=False, dport=9999, ethertype=0x0800,
-              vlan=False):
+              vlan=False, to6=None, hop=64):
         """A raw frame, as root in a guest can make them. The mark tells whether it arrived anywhere."""
         payload = MARK + mark.encode() + b"\0" * 20
         if proto == 17:
@@ -491,13 +520,13 @@ class Attempts:
             l4 = payload
         opt = b"\x83\x07\x04" + socket.inet_aton(WEB) + b"\0" if options else b""  # loose source route
         ihl = 5 + len(opt) // 4
-        ip = struct.pack("!BBHHHBBH4s4s", 0x40 | ihl, 0, 20 + len(opt) + len(l4), 7, frag, 64, proto, 0, socket.inet_aton(src),
+        ip = struct.pack("!BBHHHBBH4s4s", 0x40 | ihl, 0, 20 + len(opt) + len(l4), 7, frag, hop, proto, 0, socket.inet_aton(src),
                          socket.inet_aton(to)) + opt
         ip = ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:]
         if ethertype == 0x86DD:
-            ip = struct.pack("!IHBB", 6 << 28, len(l4), 17, 64) + socket.inet_pton(socket.AF_INET6, "fe80::2") + \
-                socket.inet_pton(socket.AF_INET6, "2600::1")
-        kind = struct.pack("!HHH", 0x8100, 5, ethertype) if vlan else struct.pack("!H", ethertype)
+            ip = struct.pack("!IHBB", 6 << 28, len(l4), proto, hop) + socket.inet_pton(socket.AF_INET6, "fe80::2") + \
+                socket.inet_pton(socket.AF_INET6, to6 or "2600::1")
+        kind = (struct.pack("!HH", vlan, 5) if vlan else b"") + struct.pack("!H", ethertype)
         frame = bytes.fromhex(GATEWAY_MAC.replace(":", "") + mac.replace(":", "")) + kind + ip + l4
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as s:
             s.bind(("eth0", 0))
@@ -532,6 +561,42 @@ class Attempts:
         for s in kept:
             s.close()
         return n
+
+    def keep(self, key, addr, port, count):
+        """Opens connections and keeps them until let_go: how many came about."""
+        kept = self.held.setdefault(key, [])
+        for i in range(count):
+            try:
+                kept.append(socket.create_connection((addr, port), 1.5))
+            except OSError:
+                return i
+        return count
+
+    def let_go(self, key):
+        for s in self.held.pop(key):
+            s.close()
+
+    def scatter(self, count):
+        """Questions, each from another port; how many were answered."""
+        import dns.message
+        wire = dns.message.make_query("web.example", "A").to_wire()
+        n = 0
+        for _ in range(count):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+                s.settimeout(2)
+                s.sendto(wire, ("172.31.255.1", 53))
+                try:
+                    n += len(s.recv(4096)) > 12
+                except OSError:
+                    pass
+        return n
+
+    def ask_many(self, count, pattern):
+        """Sends questions and waits for no answer."""
+        import dns.message
+        s = self.held.setdefault("asker", socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        for i in range(count):
+            s.sendto(dns.message.make_query(pattern.format(i=i), "A").to_wire(), ("172.31.255.1", 53))
 
     def fetch(self, addr, port, limit_s=8):
         """Downloads /big for so long: bytes per second."""

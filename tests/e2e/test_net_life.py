@@ -7,7 +7,8 @@ import time
 import pytest
 
 from conftest import wait_for
-from little_internet import HOST_PUBLIC, BED, DATABASE, DNS, GATEWAY_MAC, GUEST_MAC, METADATA, OTHER, WEB, WILD, Guest, LittleInternet, sh
+from little_internet import (BED, DATABASE, DNS, FRAMES, GATEWAY_MAC, GUEST_MAC, HOST_PUBLIC, METADATA, ODD_FRAMES, OTHER, WEB, Guest,
+                             LittleInternet, sh)
 
 pytestmark = pytest.mark.skipif(not BED.exists(), reason=f"no {BED}: build first")
 
@@ -65,6 +66,32 @@ def test_a_change_cuts_what_is_no_longer_allowed_and_nothing_else(bed, guest):
     assert g.attempt("name", "web.example") == "REFUSED"
     bed.do(f"policy {g.name} open")
     assert g.attempt("tcp", OTHER, 80) == f"internet {OTHER}:80"
+
+
+def test_tls_whose_name_nobody_has_seen_ends_with_a_list(bed, guest):
+    """Open policies look at no names. What was begun under one may be for any, and the address alone does not tell."""
+    g = guest("open")
+    assert g.attempt("name", "web.example") == WEB
+    assert g.attempt("hold_tls", "evil", WEB, "evil.example") == "held"
+    assert g.attempt("hold", "web", WEB, 80) == "held"
+    bed.do(f"policy {g.name} list web.example")
+    assert g.attempt("poke", "evil") in ("reset", "no", "end")
+    assert g.attempt("poke", "web") == "ping"
+    assert g.attempt("tls", WEB, "web.example") == f"tls {WEB} web.example"
+
+
+def test_a_change_with_a_thousand_addresses_keeps_them(bed, guest):
+    """More than what fits into one transaction, element by element; with many ports the newest must do."""
+    ports = ",".join(f"*.crowd.example:{p}" for p in range(9000, 9004))
+    g = guest("list *.crowd.example,web.example")
+    for i in range(34):  # 32 addresses each, and 1,024 are remembered
+        assert len(g.attempt("name", f"{i}.crowd.example", tcp=True).split()) == 32
+    assert g.attempt("name", "web.example") == WEB
+    for policy in "list web.example,*.crowd.example", f"list web.example,{ports}", f"list {ports}":
+        bed.do(f"policy {g.name} {policy}")
+        assert g.attempt("tcp", WEB, 80) == ("no" if policy.endswith(f"list {ports}") else f"internet {WEB}:80")
+    bed.do(f"policy {g.name} list web.example:80")
+    assert g.attempt("name", "web.example") == WEB and g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
 
 
 def test_a_change_cuts_tls_connections_too(bed, guest):
@@ -138,6 +165,30 @@ def test_the_end_of_a_connection_tells_its_bytes(bed, guest):
     assert e["up"] > 100 and e["down"] > 100
 
 
+def test_the_end_of_a_long_connection_is_told_soon(bed, guest):
+    g = guest("open")
+    assert g.attempt("hold", "long", WEB, 80) == "held"
+    bed.saw(slot=g.name, verdict="allowed", port=80)
+    bed.do("quiet")  # as if it had begun long ago: nobody looks any more
+    assert g.attempt("drop", "long") == "gone"
+    wait_for("the end", lambda: [e for e in bed.events if e["verdict"] == "closed"], 25)
+
+
+def test_what_lives_when_a_slot_is_returned_is_told_with_its_bytes(net, bed, guest):
+    """Who sends everything out and dies at once does not get away without a line."""
+    g = guest("list web.example")
+    assert g.attempt("name", "web.example") == WEB
+    assert g.attempt("hold", "out", WEB, 80) == "held"
+    assert g.attempt("hold_tls", "tls", WEB, "web.example") == "held"
+    assert g.attempt("push", "out", 300_000) == 300_000
+    assert not [e for e in bed.events if e["verdict"] == "closed"]
+    os.kill(g.machine, signal.SIGKILL)
+    bed.do(f"return {g.name}")
+    e = bed.saw(slot=g.name, verdict="closed", addr=WEB, port=80, name="web.example")
+    assert e["up"] > 300_000 and e["down"] > 300_000
+    assert bed.saw(slot=g.name, verdict="closed", port=443, name="web.example")["up"] > 100
+
+
 # Names -----------------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +241,45 @@ def test_an_address_that_was_resolved_again_stays_open(guest):
     assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
 
 
+def test_an_address_is_shut_when_its_answer_has_ended(net):
+    """The kernel takes it out of the set; what is open goes on."""
+    b = net.bed(1, DNS, "10.201.0.0/24", "open", 0, 0, 0, 4)
+    b.do("ready 1")
+    b.do("take brief list short.example,short.example:443")
+    g = Guest(net, b, "brief")
+    assert g.attempt("tcp", WEB, 80) == "no"
+    assert g.attempt("name", "short.example") == WEB
+    assert g.attempt("hold", "open", WEB, 80) == "held"
+    assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+    wait_for("it to be shut", lambda: g.attempt("tcp", WEB, 80) == "no")
+    assert g.attempt("tls", WEB, "short.example") == "no"
+    assert g.attempt("poke", "open") == "ping"
+    assert g.attempt("name", "short.example") == WEB
+    assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+    b.do("policy brief list short.example")  # and while its time runs, a change moves it
+    assert g.attempt("poke", "open") == "ping"
+    wait_for("it to be shut again", lambda: g.attempt("tcp", WEB, 80) == "no")
+    g.close()
+    b.end()
+
+
+def test_servers_that_never_answer_cost_only_those_who_ask_them(net, bed, guest):
+    """Eight slots could have all questions of a host under way, and the ninth none."""
+    crowd = [guest("open") for _ in range(9)]
+    for k in range(9):
+        crowd[k].attempt("ask_many", 90, "{i}.x%d.silent.example" % k)
+    h = guest("open")
+    assert h.attempt("name", "n1.tunnel.example") == WEB and h.attempt("name", "n2.tunnel.example") == WEB
+
+
+def test_questions_leave_nothing_in_the_table_of_connections(net, bed, guest):
+    g = guest("open")
+    assert g.attempt("scatter", 200) == 200
+    assert int(bed.do(f"flows {g.name}")[0]) == 0
+    assert g.attempt("name", "web.example", tcp=True) == WEB
+    assert int(bed.do(f"flows {g.name}")[0]) == 1  # that one is a connection
+
+
 def test_tunnelling_through_names_is_slowed_and_told(net, bed, guest):
     g = guest("list *.tunnel.example")
     net.clear()
@@ -204,8 +294,8 @@ def test_tunnelling_through_names_is_slowed_and_told(net, bed, guest):
 
 def test_too_many_questions_are_refused_and_others_are_served(net, bed, guest):
     g, h = guest("open"), guest("open")
-    got = g.attempt("flood_names", 1200, "web.example")
-    assert got.get("REFUSED", 0) > 300 and got["NOERROR"] >= 500, got
+    got = g.attempt("flood_names", 900, "web.example")  # beyond 1,000 packets the kernel would drop them
+    assert got.get("REFUSED", 0) > 50 and got["NOERROR"] >= 500, got
     bed.saw(slot=g.name, verdict="refused", why="rate")
     assert h.attempt("name", "web.example") == WEB
 
@@ -236,32 +326,14 @@ def test_odd_frames_arrive_nowhere(net, bed, guest):
     g = guest("open")
     net.clear()
     g.attempt("frame", "plain")
-    g.attempt("frame", "spoof-ip", src="172.31.255.1")
-    g.attempt("frame", "spoof-ip2", src="10.200.0.5")
-    g.attempt("frame", "spoof-pub", src=OTHER)
-    g.attempt("frame", "spoof-mac", mac="06:00:ac:1f:ff:03")
-    g.attempt("frame", "frag-first", frag=0x2000)
-    g.attempt("frame", "frag-last", frag=0x0010)
-    g.attempt("frame", "options", options=True)
-    g.attempt("frame", "gre", proto=47)
-    g.attempt("frame", "sctp", proto=132)
-    g.attempt("frame", "ipip", proto=4)
-    g.attempt("frame", "igmp", proto=2)
-    g.attempt("frame", "v6", ethertype=0x86DD)
-    g.attempt("frame", "vlan", vlan=True)
-    g.attempt("frame", "odd-type", ethertype=0x88CC)
-    g.attempt("frame", "meta", to=METADATA)
-    g.attempt("frame", "lan", to=DATABASE)
-    g.attempt("frame", "multi", to="239.1.1.1")
-    g.attempt("frame", "bcast", to="255.255.255.255")
-    g.attempt("frame", "zero", to="0.0.0.0")
-    g.attempt("frame", "dns", to=DNS, dport=53)
+    for mark, how in FRAMES.items():
+        assert g.attempt("frame", mark, **how) == "sent", mark
     g.attempt("frame", "syn", proto=6, dport=80)
     wait_for("the plain frame", lambda: "plain" in net.marks())
     g.attempt("frame", "last")
     wait_for("the last frame", lambda: "last" in net.marks())
     assert set(net.marks()) <= {"plain", "last", "syn"}
-    assert bed.numbers(f"counters {g.name}")["odd"] >= 13
+    assert bed.numbers(f"counters {g.name}")["odd"] >= ODD_FRAMES
     bed.saw(slot=g.name, verdict="refused", why="odd")
 
 
@@ -287,11 +359,10 @@ def test_sandboxes_do_not_see_each_other(net, bed, guest):
 
 def test_nobody_comes_in_from_outside(net, bed, guest):
     g = guest("open")
-    inner = [f"10.200.0.{4 * i + 2}" for i in range(6)]
+    inner = " ".join(f"10.200.0.{4 * i + 2}" for i in range(6))
     sh(f"ip -n {net.lan} route replace 10.200.0.0/16 via 10.9.0.1; ip -n {net.internet} route replace 10.200.0.0/16 via 11.0.0.2")
     for ns in (net.lan, net.internet):
-        for addr in inner:
-            assert sh(f"ip netns exec {ns} nc -z -w 1 {addr} 22 && echo open || echo shut").strip() == "shut"
+        assert sh(f"for a in {inner}; do ip netns exec {ns} nc -z -w 1 $a 22 && echo open & done; wait") == ""
     assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
 
 
@@ -346,6 +417,21 @@ def test_limits_of_one_slot_are_its_own_and_change_while_it_runs(net):
     assert 80 <= one.attempt("many", WEB, 9000, 130) <= 100
     one.close()
     other.close()
+    b.end()
+
+
+def test_changing_limits_does_not_lift_the_hosts(net):
+    """A new rule counts from none; the host's table is for all, so its limit holds whatever changes."""
+    b = net.bed(1, DNS, "10.201.0.0/24", "open", 0, 0, 50)
+    b.do("ready 1")
+    b.do("take many open")
+    g = Guest(net, b, "many")
+    assert g.attempt("keep", "a", WEB, 9000, 40) == 40
+    for limit in 49, 50, 48:
+        b.do(f"limits many {limit} 0 0")
+    assert g.attempt("keep", "a", WEB, 9000, 40) == 10
+    g.attempt("let_go", "a")
+    g.close()
     b.end()
 
 

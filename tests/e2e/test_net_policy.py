@@ -26,10 +26,12 @@ def world():
         for name in ORDER:
             bed.do(f"take {name} {POLICIES[name]}")
             guests[name] = Guest(net, bed, name)
+            for known in "web.example", "a.wild.example", "www.example":  # so that each row stands for itself
+                guests[name].attempt("name", known)
         yield net, bed, guests
 
 
-# attempt: what comes back under each policy, in ORDER. Names are resolved in the guest before: by the attempt "name".
+# attempt: what comes back under each policy, in ORDER. Names have been resolved in the guest before.
 TABLE = [
     (("name", "web.example"), (WEB, "REFUSED", WEB, WEB, "REFUSED")),
     (("name", "other.example"), (OTHER, "REFUSED", "REFUSED", "REFUSED", "REFUSED")),

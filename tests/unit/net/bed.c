@@ -6,10 +6,13 @@
  *
  *   take NAME open|off|default|list [ENTRY,...]     policy NAME open|off|list [ENTRY,...]
  *   limits NAME CONNS UP_KBIT DOWN_KBIT
- *   guest NAME NETNS-PATH      counters NAME        return NAME      adopt NAME PID open|...
- * [ENTRY,...] ready N (answers when so many are)   stats      quit (lets go of slots in use) takes
- * COUNT (takes so many, and returns them: how long) Every command is answered with one line, "ok
- * ..." or "no KIND TEXT"; events are lines that begin with "event".
+ *   guest NAME NETNS-PATH      counters NAME        return NAME
+ *   adopt NAME PID open|... [ENTRY,...]             flows NAME (connections the kernel tracks)
+ *   ready N (answers when so many are)   stats      quit (lets go of slots in use)
+ *   takes COUNT (takes so many, and returns them: how long)
+ *   quiet (the kernel is not asked for ends of connections that have begun)
+ * Every command is answered with one line, "ok ..." or "no KIND TEXT"; events are lines that begin
+ * with "event".
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -276,6 +279,22 @@ static void do_counters(struct named *n)
 		       (unsigned long long)c.names_limited, (unsigned long long)c.events_lost);
 }
 
+static void count_flow(void *arg, const struct nl_flow *f)
+{
+	++*(unsigned *)arg;
+}
+
+static void do_flows(struct named *n)
+{
+	unsigned count = 0;
+	int r = nl_flow_each(n->slot->kit.nf, count_flow, &count);
+
+	if (r < 0)
+		printf("no flows %s\n", strerror(-r));
+	else
+		printf("ok %u\n", count);
+}
+
 static void do_takes(unsigned count)
 {
 	uint64_t take = 0, give = 0, worst = 0;
@@ -346,6 +365,10 @@ static void command(char *text)
 		net_stats(net, &st);
 		printf("ok total=%u ready=%u used=%u making=%u cached=%u error=%d\n", st.total,
 		       st.ready, st.used, st.making, st.cached_names, st.last_error);
+	} else if (strcmp(word[0], "quiet") == 0) {
+		net->sweeps = 0;
+		loop_timer_clear(loop, &net->sweep);
+		printf("ok\n");
 	} else if (strcmp(word[0], "quit") == 0)
 		loop_stop(loop);
 	else if (!n)
@@ -358,6 +381,8 @@ static void command(char *text)
 		do_guest(n, word[2]);
 	else if (strcmp(word[0], "counters") == 0)
 		do_counters(n);
+	else if (strcmp(word[0], "flows") == 0)
+		do_flows(n);
 	else if (strcmp(word[0], "return") == 0) {
 		net_return(n->slot);
 		n->slot = NULL;
@@ -391,7 +416,7 @@ static void stop(void *arg)
 	loop_stop(loop);
 }
 
-/* net-bed READY RESOLVER [POOL [default-mode [UP_KBIT DOWN_KBIT [CONNS]]]] */
+/* net-bed READY RESOLVER [POOL [default-mode [UP_KBIT DOWN_KBIT [CONNS [OPEN_S]]]]] */
 int main(int argc, char **argv)
 {
 	const char *resolvers[1] = {argc > 2 ? argv[2] : "127.0.0.1"};
@@ -404,6 +429,7 @@ int main(int argc, char **argv)
 	    .up_kbit = argc > 5 ? strtoull(argv[5], NULL, 10) : 0,
 	    .down_kbit = argc > 6 ? strtoull(argv[6], NULL, 10) : 0,
 	    .conns_max = argc > 7 ? (unsigned)atoi(argv[7]) : 0,
+	    .open_s = argc > 8 ? (unsigned)atoi(argv[8]) : 0,
 	    .event = on_event,
 	};
 	struct rlimit files;
