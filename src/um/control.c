@@ -58,3 +58,24 @@ int um_call(int control, int alive, const struct um_packet *p, unsigned timeout_
 	*ret = answer;
 	return 0;
 }
+
+int um_done(const struct um_msg *a)
+{
+	int64_t said = (int64_t)a->arg[UM_DONE_ERR];
+
+	return a->type != UM_DONE || said > 0 || said < -4095 ? -EPROTO : (int)said;
+}
+
+int um_ask(struct engine_machine *m, enum um_type type, struct um_msg *ret, struct err *e)
+{
+	struct um_packet p = {.msg = {.magic = UM_MAGIC, .type = (uint32_t)type}};
+	int r = um_call(m->control, m->pidfd, &p, UM_CALL_TIMEOUT_MS, ret);
+
+	if (r == 0)
+		r = um_done(ret);
+	if (r < 0)
+		return err_set(e, -r, r == -ESRCH ? "machine_gone" : "machine_silent",
+		               "machine %s does not answer: %s", m->id,
+		               r == -ESRCH ? "it has ended" : strerror(-r));
+	return 0;
+}

@@ -2,6 +2,8 @@
  * um/um_internal.h - between the files of the engine
  */
 #pragma once
+#include <stdio.h>
+
 #include "core/engine.h"
 #include "jail/jail.h"
 #include "um/um.h"
@@ -54,9 +56,31 @@ int um_call(int control, int alive, const struct um_packet *p, unsigned timeout_
             struct um_msg *ret);
 /* What a machine says about how it went: 0 or a negative errno. */
 int um_done(const struct um_msg *answer);
+/* A message without more to it. Kinds: machine_gone, machine_silent. */
+int um_ask(struct engine_machine *m, enum um_type type, struct um_msg *ret, struct err *e);
+enum { UM_CALL_TIMEOUT_MS = 30000 };
+
+/* The file of a layer of a disk that the machine writes, within its directory. */
+static inline void um_disk_name(char buf[32], size_t disk, size_t layer)
+{
+	snprintf(buf, 32, ENGINE_DISKS "/disk%zu-%zu", disk, layer);
+}
+
+static inline uint64_t um_pages(uint64_t bytes)
+{
+	return bytes / MAP_PAGE;
+}
 
 /* The machine can do with an fd whatever the fd allows, so it must not allow more than we mean. */
 int um_check_volume(const struct engine_volume *v, unsigned slot, struct err *e);
+
+/* snapshot.c: of struct engine */
+int um_snapshot(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
+                struct engine_snapshot_info *info, struct err *e);
+int um_snapshot_hold(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
+                     struct engine_snapshot_info *info, struct err *e);
+int um_go_on(struct engine *engine, struct engine_machine *m, struct err *e);
+int um_unbooked(struct engine *engine, int dirfd, int disk, uint64_t pages, struct map *ret);
 
 /* volume.c: of struct engine */
 int um_volume_attach(struct engine *engine, struct engine_machine *m, unsigned slot,
