@@ -22,6 +22,8 @@ extern const unsigned char panda_tool[];
 extern const size_t panda_tool_len;
 
 #define TOOL "/run/panda/tool"
+/* Those a file is not itself without; tar would take only the users' own. */
+#define XATTRS "--xattrs", "--xattrs-include=user.*", "--xattrs-include=security.capability"
 
 enum {
 	IGNORE_MAX = 64 << 10, /* a .dockerignore */
@@ -230,9 +232,9 @@ static int from_stage(struct copy *c, const char *source, struct guest *g)
 		return build_bad(st, c->step, "there is no '%.80s' in there%s", path,
 		                 strpbrk(path, "*?[") ? " (patterns do not work with --from)" : "");
 	if (S_ISDIR(f.mode)) {
-		char *pack[] = {TOOL,  "at", path,          "tar", "--xattrs", "--one-file-system",
+		char *pack[] = {TOOL,  "at", path,          "tar", XATTRS, "--one-file-system",
 		                "-cf", "-",  "--sort=name", ".",   NULL};
-		char *open[] = {TOOL, "at", to_dir, "tar", "--xattrs", "-xf", "-", NULL};
+		char *open[] = {TOOL, "at", to_dir, "tar", XATTRS, "-xf", "-", NULL};
 
 		snprintf(to_dir, sizeof(to_dir), "%s", c->dest);
 		r = tool(c, g, pack, -1, spool);

@@ -105,10 +105,16 @@ class Gzip:
 
 KINDS = [(b"\x1f\x8b", Gzip), (b"\x28\xb5\x2f\xfd", Zstd), (b"\xfd7zXZ\0", lzma.LZMADecompressor), (b"BZh", bz2.BZ2Decompressor)]
 
+OTHERS = [(b"\x04\x22\x4d\x18", "lz4"), (b"LZIP", "lzip"), (b"\x1f\x9d", "compress"), (b"\x89LZO", "lzop"), (b"7z\xbc\xaf", "7z"),
+          (b"PK\x03\x04", "zip"), (b"hsqs", "squashfs")]
+
 
 def kind_of(f):
     head = f.read(8)
     f.seek(0)
+    for magic, name in OTHERS:
+        if head.startswith(magic):
+            raise Bad(f"it is packed with {name}: what is read are tar files, plain or packed with gzip, zstd, xz or bzip2")
     return next((k for magic, k in KINDS if head.startswith(magic)), None)
 
 
@@ -242,6 +248,8 @@ class Archive:
             if "manifests" in doc and depth < 4:
                 yield from self.oci(doc, mine, depth + 1)
             elif "layers" in doc:
+                if any(str(d.get("mediaType")).endswith("+encrypted") for d in doc["layers"]):
+                    raise Bad("the image is encrypted: decrypt it before you bring it here")
                 yield mine, lambda doc=doc: self.blob(doc.get("config")), lambda doc=doc: [self.blob(d) for d in doc["layers"]]
 
     def image(self, which):

@@ -2,11 +2,13 @@
 
 Archives are made here, byte for byte as those tools make them; busybox (static) stands for an image's programs.
 """
+import bz2
 import gzip
 import hashlib
 import importlib.util
 import io
 import json
+import lzma
 import os
 import random
 import subprocess
@@ -67,19 +69,19 @@ def docker(layers, config=None, tags=("app:1",), **top):
                ("manifest.json", json.dumps(manifest).encode()))
 
 
-def oci(images, pack=gzip.compress):
+def oci(images, pack=gzip.compress, kind="application/vnd.oci.image.layer.v1.tar"):
     """An OCI layout; images: [(name, layers, config, platform)]"""
     blobs, manifests = {}, []
 
-    def blob(data, kind):
+    def blob(data, type):
         blobs[digest(data)] = data
-        return {"mediaType": kind, "digest": "sha256:" + digest(data), "size": len(data)}
+        return {"mediaType": type, "digest": "sha256:" + digest(data), "size": len(data)}
 
     for name, layers, config, platform in images:
         c = json.dumps({"architecture": platform, "os": "linux", "config": config,
                         "rootfs": {"type": "layers", "diff_ids": ["sha256:" + digest(x) for x in layers]}}).encode()
         m = {"schemaVersion": 2, "config": blob(c, "application/vnd.oci.image.config.v1+json"),
-             "layers": [blob(pack(x), "application/vnd.oci.image.layer.v1.tar") for x in layers]}
+             "layers": [blob(pack(x), kind) for x in layers]}
         d = blob(json.dumps(m).encode(), "application/vnd.oci.image.manifest.v1+json")
         manifests.append(dict(d, annotations={"org.opencontainers.image.ref.name": name}, platform={"os": "linux", "architecture": platform}))
     index = {"schemaVersion": 2, "manifests": manifests}
@@ -149,12 +151,12 @@ def test_layers_over_layers(own, small):
     low = tar(("d", directory()), ("d/old", b"old"), ("d/sub/older", b"x"), ("gone", b"x"), ("tree/a/b", b"x"), ("file", b"low"),
               ("swap", directory()), ("swap/x", b"x"), ("keep", b"kept"))
     cap = b"\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    marks = {"SCHILY.xattr.user.note": "text", "SCHILY.xattr.trusted.overlay.opaque": "y",
+             "SCHILY.xattr.security.capability": cap.decode("utf-8", "surrogateescape")}
     high = tar((".wh.gone", b""), ("d/new", b"new"), ("d/.wh..wh..opq", b""), ("tree/.wh.a", b""), ("file", dict(data=b"high", mode=0o4755)),
                ("swap", b"now a file"), ("one", b"1"), ("two", hard("one")), ("three", link("one")), ("abs", link("/etc/passwd")),
                ("n" * 90 + "/" + "m" * 90 + "/long", b"long"), ("\u00fcn\u00efcode", b"u"),
-               ("marked", dict(data=b"x", uid=1234, gid=55, mode=0o640,
-                               pax_headers={"SCHILY.xattr.user.note": "text", "SCHILY.xattr.trusted.overlay.opaque": "y",
-                                            "SCHILY.xattr.security.capability": cap.decode("utf-8", "surrogateescape")})),
+               ("marked", dict(data=b"x", uid=1234, gid=55, mode=0o640, pax_headers=marks)),
                ("null", dict(type=tarfile.CHRTYPE, devmajor=1, devminor=3)), ("pipe", dict(type=tarfile.FIFOTYPE)))
     sparse = subprocess.run("cd $(mktemp -d) && truncate -s 3M holes && printf end >>holes && tar --sparse --format=pax -cf - holes && rm -r $PWD",
                             shell=True, capture_output=True, check=True).stdout
@@ -168,8 +170,36 @@ readlink /abs; cat /n*/m*/long /keep; ls -d /*code; stat -c '%u %g %a' /marked; 
 """)
         assert r["stdout"] == ("newnew\nno gone\nhigh4755 1000000000\nnow a file2\n11/etc/passwd\nlongkept/\u00fcn\u00efcode\n1234 55 640\n"
                                "character special file,1,3\nfifo,0,0\n3145731\n"), r
-    build(own, "looks", "FROM t0 AS it\nFROM base\nCOPY --from=it / /it\nRUN python3 -c \"import os; print('note', os.getxattr('/it/marked', 'user.note'))\"")
-    own.do("DELETE", "/v1/templates/looks")
+    # seen from a root that has Python; COPY --from takes the archive itself, too
+    look = "import os; m = '/it/marked'; print({n: os.getxattr(m, n) for n in sorted(os.listxattr(m))})"
+    for source, files in ("t0", {}), ("./i.tar", {"i.tar": docker([tar(("marked", dict(data=b"x", pax_headers=marks)))])}):
+        _, text = build(own, "looks", f'FROM base\nCOPY --from={source} / /it\nRUN python3 -c "{look}"', files, replace="true")
+        assert str({"security.capability": cap, "user.note": b"text"}) + "\n" in text, text
+
+
+def test_every_way_to_pack_a_layer(own, small):
+    """Layers, each packed in another way and in two pieces, as tools that work in parallel write them; and whole archives."""
+    ways = {"plain": bytes, "gzip": gzip.compress, "zstd": zstd, "xz": lzma.compress, "bzip2": bz2.compress}
+    layers = [small, *(tar((name, b"is here"), (f"big.{name}", bytes(range(256)) * 4000)) for name in ways)]
+    packs = iter([bytes, *ways.values()])
+    bring(own, "layers", oci([("x", layers, {}, "amd64")], pack=lambda x: (p := next(packs))(x[:1000]) + p(x[1000:])))
+    r = own.sh(own.create(template="layers"), "cat plain gzip zstd xz bzip2; cat big.* | wc -c", cwd="/")
+    assert r["stdout"] == "is here" * 5 + "5120000\n", r
+    for name in "xz", "bzip2":  # gzip and zstd: in other tests
+        bring(own, name, ways[name](tar(("it", b"is here"), ("bin", directory()))))
+        assert own.do("GET", f"/v1/sandboxes/{own.create(template=name)}/fs?path=/it") == b"is here"
+
+
+def test_what_cannot_be_unpacked_is_named(own):
+    layer = tar(("it", b"is here"))
+    for image, says in [
+        (oci([("x", [layer], {}, "amd64")], pack=lambda x: b"\x04\x22\x4d\x18" + x), "layer 1 of 1: it is packed with lz4"),
+        (b"LZIP\x01" + bytes(500), "packed with lzip"),
+        (b"PK\x03\x04" + bytes(500), "packed with zip: what is read are tar files"),
+        (oci([("x", [layer], {}, "amd64")], kind="application/vnd.oci.image.layer.v1.tar+gzip+encrypted"), "the image is encrypted"),
+    ]:
+        b, text = bring(own, "x", image, status="failed")
+        assert says in b["error"], (says, b, text)
 
 
 def hostile():
