@@ -37,6 +37,7 @@ struct proxy {
 	struct job *j;
 	unsigned port;
 	enum phase phase;
+	bool ours; /* below our own paths, so its answers are of our origin */
 	bool upgrade, chunked_out, has_body, reading, piece_in, all_in;
 
 	/* to the guest */
@@ -188,8 +189,8 @@ static void put_query(FILE *f, const char *query, bool ours)
 	}
 }
 
-/* The request as the guest gets it. ours: it came with our credentials. NULL: no memory. */
-static char *request_head(struct proxy *x, const char *path, bool ours, size_t *len)
+/* The request as the guest gets it. NULL: no memory. */
+static char *request_head(struct proxy *x, const char *path, size_t *len)
 {
 	static const char *const drop[] = {"Expect",           "X-Forwarded-For",
 	                                   "X-Forwarded-Host", "X-Forwarded-Proto",
@@ -203,11 +204,11 @@ static char *request_head(struct proxy *x, const char *path, bool ours, size_t *
 	if (!f)
 		return NULL;
 	fprintf(f, "%s %s%s", http_method(r), *path == '/' ? "" : "/", path);
-	put_query(f, http_query(r), ours);
+	put_query(f, http_query(r), x->ours);
 	fprintf(f, " HTTP/1.1\r\n");
 	for (size_t i = 0; http_header_at(r, i, &name, &value); i++)
 		if (!hides(connection, name) && !one_of(name, drop) &&
-		    !(ours && strcasecmp(name, "Authorization") == 0))
+		    !(x->ours && strcasecmp(name, "Authorization") == 0))
 			fprintf(f, "%s: %s\r\n", name, value);
 	fprintf(f, "X-Forwarded-For: %s\r\nX-Forwarded-Host: %s\r\nX-Forwarded-Proto: http%s\r\n",
 	        http_peer(r), host ? host : "", http_is_tls(r) ? "s" : "");
@@ -325,6 +326,16 @@ static void begin_tunnel(struct proxy *x, const struct http_head *h)
 static bool answer(struct proxy *x, const struct http_head *h)
 {
 	static const char *const drop[] = {"Date", "X-Request-Id", NULL};
+	/* What a browser would believe about all of an origin, and other sandboxes share ours. */
+	static const char *const origin[] = {"Service-Worker-Allowed",
+	                                     "Clear-Site-Data",
+	                                     "Alt-Svc",
+	                                     "Strict-Transport-Security",
+	                                     "NEL",
+	                                     "Report-To",
+	                                     "Reporting-Endpoints",
+	                                     "Origin-Agent-Cluster",
+	                                     NULL};
 	struct http_req *r = x->c->req;
 	const char *connection = http_head_field(h, "Connection");
 	int64_t length = -1;
@@ -338,7 +349,8 @@ static bool answer(struct proxy *x, const struct http_head *h)
 		return false;
 	}
 	for (size_t i = 0; i < h->n; i++)
-		if (!hides(connection, h->field[i].name) && !one_of(h->field[i].name, drop))
+		if (!hides(connection, h->field[i].name) && !one_of(h->field[i].name, drop) &&
+		    !(x->ours && one_of(h->field[i].name, origin)))
 			http_add_header(r, h->field[i].name, h->field[i].value);
 	x->kind = h->body;
 	x->left = h->length;
@@ -461,6 +473,7 @@ static void on_gone(void *arg)
 
 /* ---- the ways in ---- */
 
+/* ours: by one of our paths, and maybe with our credentials; else by a host name of its own. */
 static void run(struct call *c, unsigned port, const char *path, bool ours)
 {
 	static const struct job_ops ops = {
@@ -473,11 +486,12 @@ static void run(struct call *c, unsigned port, const char *path, bool ours)
 	if (x) {
 		x->c = call_hold(c);
 		x->port = port;
+		x->ours = ours;
 		x->upgrade = up && *up && !strpbrk(up, ", ") && http_wants_upgrade(c->req, up);
 		x->chunked_out = http_body_length(c->req) < 0;
 		x->has_body = http_body_length(c->req) != 0;
 		x->head = malloc(HTTP_HEAD_MAX);
-		x->request = request_head(x, path, ours, &n);
+		x->request = request_head(x, path, &n);
 	}
 	if (!x || !x->head || !x->request)
 		err_set(&e, ENOMEM, "no_memory", "no memory");

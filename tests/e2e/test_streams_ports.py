@@ -39,6 +39,9 @@ class H(BaseHTTPRequestHandler):
         if path == "/echo":
             head = "".join(f"{k}: {v}\n" for k, v in self.headers.items())
             self.say(f"{self.command} {self.path}\n{head}".encode(), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2"), ("Keep-Alive", "x"))
+        elif path == "/origin":
+            self.say(b"mine", ("Service-Worker-Allowed", "/"), ("Clear-Site-Data", '"*"'), ("Alt-Svc", 'h3="evil.example:443"'),
+                     ("Strict-Transport-Security", "max-age=9"), ("X-Plain", "yes"))
         elif path == "/chunked":
             self.send_response(200); self.send_header("Transfer-Encoding", "chunked"); self.end_headers()
             for i in range(100):
@@ -127,6 +130,18 @@ def test_requests_are_rewritten_and_nothing_of_ours_leaks(pandad, web):
     c.close()
     assert pandad.ask("GET", f"{at}/nope").status == 404
     assert pandad.ask("DELETE", f"{at}/echo").body.startswith(b"DELETE /echo")
+
+
+def test_a_guest_says_nothing_about_the_origin_it_shares(pandad, web):
+    """A page below our own path could otherwise take all of that origin with a service worker, or send it elsewhere."""
+    id, at = web
+    token = pandad.do("POST", f"/v1/sandboxes/{id}/preview-token", {"port": 8000})["token"]
+    wide = {"service-worker-allowed", "clear-site-data", "alt-svc", "strict-transport-security"}
+    for path, host in (f"{at}/origin", None), (f"/v1/p/{token}/origin", None), ("/origin", f"8000-{id}.localhost"):
+        a = pandad.ask("GET", path, headers={"Host": host} if host else {})
+        said = {k.lower() for k in a.headers}
+        assert a.body == b"mine" and "x-plain" in said
+        assert said & wide == (wide if host else set()), path
 
 
 def test_every_kind_of_body(pandad, web):
