@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import little_internet
-from conftest import NAMES
-from little_internet import LittleInternet
+from conftest import NAMES, wait_for
+from little_internet import FRAMES, ODD_FRAMES, LittleInternet
 from server import NetPandad
 from test_net_policy import ORDER, POLICIES, SPECIAL, TABLE
 
@@ -51,11 +51,16 @@ def check(p, sandboxes, when):
 
 
 @pytest.fixture(scope="module")
-def p(server_home):
+def net():
     with LittleInternet() as net:
-        p = NetPandad(net, server_home / f"net-{next(NAMES)}", bakes=server_home / "bakes").start()
-        yield p
-        p.close()
+        yield net
+
+
+@pytest.fixture(scope="module")
+def p(net, server_home):
+    p = NetPandad(net, server_home / f"net-{next(NAMES)}", bakes=server_home / "bakes").start()
+    yield p
+    p.close()
 
 
 def fork(p, id):
@@ -88,3 +93,26 @@ def test_every_cell_in_every_life(p):
     for policy, id in boxes.items():
         p.do("PATCH", f"/v1/sandboxes/{id}/egress", egress(policy))
     check(p, boxes, "with the policy that another had before")
+
+
+def test_frames_of_a_guests_root_arrive_nowhere(p, net):
+    """Raw packets out of a real machine: IPv6, fragments, tags, other protocols, other names for itself."""
+    id = p.create()
+    p.do("PUT", f"/v1/sandboxes/{id}/fs?path={PLACE}/attempts.py", Path(little_internet.__file__).read_bytes())
+
+    def send(frames):
+        text = "".join(json.dumps({"do": "frame", "args": [mark], "kw": how}) + "\n" for mark, how in frames.items())
+        r = p.do("POST", f"/v1/sandboxes/{id}/exec", {"argv": ["python3", f"{PLACE}/attempts.py", "guest"], "stdin": text})
+        assert [json.loads(line) for line in r["stdout"].splitlines()[1:]] == ["sent"] * len(frames), r
+
+    net.clear()
+    send({"plain": {}, **FRAMES, "syn": {"proto": 6, "dport": 80}})
+    wait_for("the plain frame", lambda: "plain" in net.marks())
+    send({"last": {}})
+    wait_for("the last frame", lambda: "last" in net.marks())
+    assert set(net.marks()) <= {"plain", "last", "syn"}
+    n = p.do("GET", f"/v1/sandboxes/{id}/egress")
+    assert n["odd"] >= ODD_FRAMES and n["refused"] >= 5, n
+    # The guest's kernel may have an IPv6 of its own; nothing answers there.
+    r = p.sh(id, "ip -6 route get 2600::1; ping -6 -c1 -W1 fe80::400:acff:fe1f:ff01%eth0 && echo reached")
+    assert "reached" not in r["stdout"], r
