@@ -1,5 +1,7 @@
 """OpenSSH into sandboxes, with the real client: `panda ssh`, and ssh, scp and sftp by ProxyCommand."""
 import os
+import shutil
+import socket
 import subprocess
 
 import pytest
@@ -77,6 +79,68 @@ def test_plain_openssh_copies_files(cli, box, tmp_path):
     ssh("sftp", "-q", "-b", "-", box, stdin=f"mkdir d\nput {tmp_path}/up d/x\nget d/x {tmp_path}/x2\n".encode())
     assert (tmp_path / "x2").read_bytes() == data
     assert ssh("ssh", box, "sha256sum <there; sha256sum <d/x").count("-") == 2
+
+
+def test_one_connection_carries_what_editors_want(cli, box, tmp_path, procs):
+    """As the remote modes of editors work: a master, many channels at once, ports forwarded both ways."""
+    ssh = OpenSsh(cli, tmp_path, box)
+    sock = f"/tmp/panda-ssh-{os.getpid()}"  # a path for a socket must be short
+    shared = ("-S", sock, "-o", "ControlMaster=no")
+    # Inside, something answers; here, something else does.
+    here = socket.create_server(("127.0.0.1", 0))
+    outside = here.getsockname()[1]
+    inside = socket.create_server(("127.0.0.1", 0))  # a port that is free, for ssh to listen on
+    local = inside.getsockname()[1]
+    inside.close()
+    forwards = ["-L", f"127.0.0.1:{local}:127.0.0.1:7100", "-R", f"7200:127.0.0.1:{outside}"]
+    master = subprocess.Popen(["ssh", "-F", ssh.file, "-M", "-N", "-S", sock, "-o", "ExitOnForwardFailure=yes", *forwards, box], env=cli.env,
+                              stdin=subprocess.DEVNULL)
+    procs.append(master)
+    try:
+        wait_for("the master", lambda: ssh.try_("ssh", "-S", sock, "-O", "check", box).returncode == 0)
+        many = [subprocess.Popen(["ssh", "-F", ssh.file, *shared, box, f"cat; echo {i}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=cli.env)
+                for i in range(8)]
+        said = [p.communicate(b"x" * 200_000, timeout=60)[0] for p in many]
+        assert said == [b"x" * 200_000 + b"%d\n" % i for i in range(8)]
+        # -L: from here to a port in there
+        serve = "import socket; s = socket.create_server(('127.0.0.1', 7100)); print('up', flush=True); c, _ = s.accept(); c.sendall(c.recv(9)[::-1])"
+        p = subprocess.Popen(["ssh", "-F", ssh.file, *shared, box, f"python3 -c \"{serve}\""], stdout=subprocess.PIPE, env=cli.env)
+        procs.append(p)
+        assert p.stdout.readline() == b"up\n"
+        with socket.create_connection(("127.0.0.1", local), 30) as c:
+            c.sendall(b"olleh")
+            assert c.recv(9) == b"hello"
+        assert p.wait(30) == 0
+        # -R: from in there to a port here
+        p = subprocess.Popen(["ssh", "-F", ssh.file, *shared, box,
+                              "python3 -c \"import socket; print(socket.create_connection(('127.0.0.1', 7200), 30).recv(9).decode())\""],
+                             stdout=subprocess.PIPE, env=cli.env)
+        procs.append(p)
+        here.settimeout(30)
+        with here.accept()[0] as c:
+            c.sendall(b"outside")
+        assert p.communicate(timeout=30)[0] == b"outside\n"
+    finally:
+        here.close()
+        ssh.try_("ssh", "-S", sock, "-O", "exit", box)
+    assert master.wait(20) in (0, 255)
+
+
+@pytest.mark.skipif(not shutil.which("rsync"), reason="rsync is not installed: tools/setup does that")
+def test_rsync_copies_what_has_changed(cli, box, tmp_path):
+    ssh = OpenSsh(cli, tmp_path, box)
+    tree = tmp_path / "tree"
+    (tree / "deep").mkdir(parents=True)
+    for i in range(20):
+        (tree / "deep" / str(i)).write_bytes(os.urandom(3000))
+    rsync = ["rsync", "-ac", "--itemize-changes", "-e", f"ssh -F {ssh.file}"]
+    for more in b"", b"changed":
+        (tree / "deep" / "7").write_bytes(b"seven" + more)
+        done = subprocess.run([*rsync, f"{tree}/", f"{box}:/root/tree/"], capture_output=True, env=cli.env, timeout=60)
+        assert done.returncode == 0, done
+    assert [line.split()[1] for line in done.stdout.decode().splitlines() if line.startswith("<f")] == ["deep/7"]
+    subprocess.run([*rsync, f"{box}:/root/tree/", f"{tmp_path}/back/"], check=True, capture_output=True, env=cli.env, timeout=60)
+    assert {f.name: f.read_bytes() for f in (tree / "deep").iterdir()} == {f.name: f.read_bytes() for f in (tmp_path / "back/deep").iterdir()}
 
 
 def test_a_terminal_is_as_large_as_ours_and_can_be_interrupted(cli, box):
