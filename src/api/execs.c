@@ -599,7 +599,8 @@ void execs_stdin(struct call *c)
 
 /* ---- signal ---- */
 
-int signal_number(const json_t *v)
+/* "TERM", "SIGTERM" or 15; 0: no such signal. */
+static int signal_number(const json_t *v)
 {
 	const char *name = json_string_value(v);
 

@@ -15,6 +15,3 @@ typedef void execs_listed(void *arg, const struct err *e);
 /* Calls seen() for each, then done(), both later and not from within. */
 int execs_lookup(struct host *h, struct sandbox *sb, execs_seen *seen, execs_listed *done,
                  void *arg, struct err *e);
-
-/* "TERM", "SIGTERM" or 15; 0: no such signal. */
-int signal_number(const json_t *v);

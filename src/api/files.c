@@ -12,7 +12,8 @@
 #include "api/sse.h"
 #include "base/cleanup.h"
 
-bool file_path(struct call *c, const char *key, const char *path)
+/* A path as the API takes it: absolute, of a length a kernel accepts. False: answered with 400. */
+static bool file_path(struct call *c, const char *key, const char *path)
 {
 	if (path && *path == '/' && strlen(path) < PATH_MAX)
 		return true;

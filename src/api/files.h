@@ -4,8 +4,6 @@
 #pragma once
 #include "api/job.h"
 
-/* A path as the API takes it: absolute, of a length a kernel accepts. False: answered with 400. */
-bool file_path(struct call *c, const char *key, const char *path);
 /* The query's "path". NULL: answered. Caller frees. */
 char *file_query_path(struct call *c, const char *otherwise);
 

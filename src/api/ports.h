@@ -18,5 +18,3 @@ bool ports_has(const struct port_set *s, unsigned port);
 
 /* A port in a path. False: answered with 400. */
 bool port_param(struct call *c, const char *text, unsigned *ret);
-/* Is this an OpenSSH public key without options and comment (tunnel.c)? */
-bool ssh_key_valid(const char *text);

@@ -30,16 +30,11 @@ static void on_all(void *arg, struct http_req *r)
 		p->done(p->arg);
 }
 
-const struct http_body_ops pour_ops = {.data = on_data, .end = on_all};
-
-void pour_init(struct pour *p, struct call *c, struct job *j, void (*done)(void *arg), void *arg)
-{
-	*p = (struct pour){.c = c, .j = j, .done = done, .arg = arg};
-}
+static const struct http_body_ops pour_ops = {.data = on_data, .end = on_all};
 
 void pour_begin(struct pour *p, struct call *c, struct job *j, void (*done)(void *arg), void *arg)
 {
-	pour_init(p, c, j, done, arg);
+	*p = (struct pour){.c = c, .j = j, .done = done, .arg = arg};
 	http_body_stream(c->req, &pour_ops, p);
 }
 

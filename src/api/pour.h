@@ -1,5 +1,5 @@
 /*
- * api/pour.h - the body of a request (or what comes through a pipe), into a call to the guest
+ * api/pour.h - the body of a request, into a call to the guest
  * As fast as the guest takes it: while it does not, the client waits.
  */
 #pragma once
@@ -8,8 +8,7 @@
 struct pour {
 	struct call *c;
 	struct job *j;
-	const char
-	    *rest; /* what the guest has not taken of the piece; the server keeps it for us */
+	const char *rest; /* of the piece, not taken by the guest; the server keeps it for us */
 	size_t left;
 	bool all; /* the body is complete */
 	uint64_t bytes;
@@ -17,11 +16,7 @@ struct pour {
 	void *arg;
 };
 
-extern const struct http_body_ops pour_ops; /* for http_upgrade(), with a pour as arg */
-
-/* Where to; for http_upgrade(). */
-void pour_init(struct pour *p, struct call *c, struct job *j, void (*done)(void *arg), void *arg);
-/* And begins to read the body. */
+/* Where to; and begins to read the body. */
 void pour_begin(struct pour *p, struct call *c, struct job *j, void (*done)(void *arg), void *arg);
 /* The guest takes more: call it from the job's writable. */
 void pour_more(struct pour *p);

@@ -265,7 +265,8 @@ void tunnel_port(struct call *c)
 	go(t, &e);
 }
 
-bool ssh_key_valid(const char *text)
+/* An OpenSSH public key without options and comment. */
+static bool ssh_key_valid(const char *text)
 {
 	static const char *const kinds[] = {"ssh-ed25519",
 	                                    "ecdsa-sha2-nistp256",

@@ -291,7 +291,7 @@ static int verb_snapshot(struct ctx *c, struct err *e)
 
 	r = take_snapshot(c, &i, NULL, e);
 	if (r == 0)
-		r = machine_save(&c->ms, &i, &c->store, c->o.rest[0], c->o.parent, e);
+		r = machine_save(&i, &c->store, c->o.rest[0], c->o.parent, e);
 	if (r == 0)
 		machine_saved(&c->ms, c->o.parent, &i);
 	machine_timing(&c->o, "snapshot", t);

@@ -256,38 +256,36 @@ static int take_exit(struct guest *g, struct wait *w, struct guest_exit *ret, st
 	return 0;
 }
 
-int guest_exec_wait(struct guest *g, const struct guest_exec *x, struct guest_exit *ret,
-                    struct err *e)
+static int run_exec(struct guest *g, const struct guest_exec *x, uint32_t flags, struct wait *w,
+                    const char *what, struct err *e)
 {
 	autofree uint8_t *lists = malloc(WIRE_PAYLOAD_MAX);
-	struct wait w = {0};
 	struct wire_exec m;
 	int r;
 
 	if (!lists)
 		return err_set(e, ENOMEM, "no_memory", "out of memory");
 	r = fill_exec(x, lists, WIRE_PAYLOAD_MAX, &m, e);
-	if (r < 0)
-		return r;
+	m.flags |= flags;
+	return r < 0 ? r : wait_run(g, WIRE_EXEC, &m, w, what, e);
+}
+
+int guest_exec_wait(struct guest *g, const struct guest_exec *x, struct guest_exit *ret,
+                    struct err *e)
+{
+	struct wait w = {0};
+	int r;
+
 	connect_exec(&w, x);
-	r = wait_run(g, WIRE_EXEC, &m, &w, "cannot run the command", e);
+	r = run_exec(g, x, 0, &w, "cannot run the command", e);
 	return r < 0 ? r : take_exit(g, &w, ret, e);
 }
 
 int guest_exec_start(struct guest *g, const struct guest_exec *x, uint64_t *ret_id, struct err *e)
 {
-	autofree uint8_t *lists = malloc(WIRE_PAYLOAD_MAX);
 	struct wait w = {0};
-	struct wire_exec m;
-	int r;
+	int r = run_exec(g, x, WIRE_EXEC_DETACH, &w, "cannot start the command", e);
 
-	if (!lists)
-		return err_set(e, ENOMEM, "no_memory", "out of memory");
-	r = fill_exec(x, lists, WIRE_PAYLOAD_MAX, &m, e);
-	if (r < 0)
-		return r;
-	m.flags |= WIRE_EXEC_DETACH;
-	r = wait_run(g, WIRE_EXEC, &m, &w, "cannot start the command", e);
 	if (r == 0)
 		*ret_id = w.started.id;
 	return r;

@@ -98,7 +98,7 @@ static void note_checked(const struct host *h, const char *id)
 
 int kept_save(struct host *h, const struct engine_image *image, const char *id, struct err *e)
 {
-	int r = machine_save(&h->machines, image, &h->store, id, NULL, e);
+	int r = machine_save(image, &h->store, id, NULL, e);
 
 	if (r == 0)
 		note_checked(h, id);

@@ -124,7 +124,9 @@ static void count_boot(struct host *h, uint64_t us)
 
 /* --- one operation of life ------------------------------------------------------------------- */
 
-struct life *life_new(struct host *h, host_done *done, void *arg, void (*begin)(struct op *op))
+/* NULL: no memory, and done was told. */
+static struct life *life_new(struct host *h, host_done *done, void *arg,
+                             void (*begin)(struct op *op))
 {
 	struct life *l = calloc(1, sizeof(*l));
 	struct err e;

@@ -21,9 +21,6 @@ struct life {
 	struct err err;
 };
 
-/* NULL: no memory, and done was told. */
-struct life *life_new(struct host *h, host_done *done, void *arg, void (*begin)(struct op *op));
-
 /* For those that only wait for their turn. */
 void life_queue(struct host *h, struct sandbox *sb, void (*begin)(struct op *op), host_done *done,
                 void *arg);

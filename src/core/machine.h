@@ -150,7 +150,7 @@ int machine_net_fd(struct machines *ms, const struct engine_machine *m, int *ret
 int machine_remove(struct machines *ms, const char *id, struct err *e);
 
 /* The image as a snapshot on disk, and back. */
-int machine_save(struct machines *ms, const struct engine_image *i, const struct snapshot_store *st,
+int machine_save(const struct engine_image *i, const struct snapshot_store *st,
                  const char *snapshot_id, const char *parent, struct err *e);
 /*
  * The machine that this image is of goes on: its books get the digests that saving has found, so

@@ -26,7 +26,7 @@ static int host_flags(const struct engine_kind *k, struct manifest_flags *ret)
 	return manifest_flags_parse(line + 1, ret);
 }
 
-int machine_save(struct machines *ms, const struct engine_image *i, const struct snapshot_store *st,
+int machine_save(const struct engine_image *i, const struct snapshot_store *st,
                  const char *snapshot_id, const char *parent, struct err *e)
 {
 	AUTO(manifest_fini)

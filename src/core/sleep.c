@@ -99,7 +99,7 @@ static void hibernate_work(void *arg)
 	if (r == 0 && l->sources)
 		r = volume_sync_all(l->sources, &l->err);
 	if (r == 0)
-		r = machine_save(&h->machines, &image, &store, id, l->job.id, &l->err);
+		r = machine_save(&image, &store, id, l->job.id, &l->err);
 	fault_at("hibernate.saved");
 	if (r == 0) {
 		r = machine_remove(&h->machines, l->job.machine, &l->err);

@@ -58,8 +58,7 @@ static void snap_work(void *arg)
 	fault_at("snapshot.sealed");
 	if (s->r == 0) {
 		s->s.size_bytes = image_bytes(&image);
-		s->r =
-		    machine_save(&h->machines, &image, &store, s->s.id, s->s.sandbox_id, &s->err);
+		s->r = machine_save(&image, &store, s->s.id, s->s.sandbox_id, &s->err);
 		if (s->r == 0)
 			machine_saved(&h->machines, s->machine, &image);
 	}

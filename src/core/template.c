@@ -337,7 +337,8 @@ int template_delete(struct templates *ts, const char *tenant, const char *name, 
 
 /* --- templates of tenants --------------------------------------------------------------------- */
 
-bool template_name_valid(const char *name)
+/* 1 to 64 letters, digits, '.', '_', '-', the first a letter or a digit. */
+static bool template_name_valid(const char *name)
 {
 	size_t n = strlen(name);
 

@@ -68,8 +68,6 @@ int template_delete(struct templates *ts, const char *tenant, const char *name, 
 
 /* ---- templates of tenants ---- */
 
-/* 1 to 64 letters, digits, '.', '_', '-', the first a letter or a digit. */
-bool template_name_valid(const char *name);
 /* May this tenant make a template of this name? bad_request, forbidden (everybody's), exists,
  * too_many. */
 int template_may_put(struct templates *ts, const char *tenant, const char *name, bool replace,

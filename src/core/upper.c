@@ -131,7 +131,9 @@ const struct upper_entry *upper_find(const struct upper *u, const char *path, si
 	return NULL;
 }
 
-struct upper_file upper_state(const struct upper *u, const char *path, const struct upper_file *low)
+/* What a machine has at this path; low is what its template has there. */
+static struct upper_file upper_state(const struct upper *u, const char *path,
+                                     const struct upper_file *low)
 {
 	static const struct upper_file nothing = {.type = '-'};
 	const struct upper_entry *e = upper_find(u, path, strlen(path));

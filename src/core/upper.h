@@ -53,8 +53,5 @@ void upper_compare(const struct upper *a, const struct upper *b,
                               const struct upper_file *from, const struct upper_file *to),
                    void *arg);
 
-/* What a machine has at this path; low is what its template has there. */
-struct upper_file upper_state(const struct upper *u, const char *path,
-                              const struct upper_file *low);
 /* NULL: nothing was written there. */
 const struct upper_entry *upper_find(const struct upper *u, const char *path, size_t len);

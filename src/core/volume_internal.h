@@ -28,8 +28,6 @@ int volume_check_new(const char *name, uint64_t size_mb, struct err *e);
 
 /* ---- volume_use.c ---- */
 
-bool volume_writable(const json_t *item);
-bool volume_is_copy(const json_t *item); /* a fork's own */
 unsigned volume_slot(const json_t *item, size_t i);
 /* A sandbox that has the volume's own file; not `except`, which may be NULL. */
 struct sandbox *volume_holder(struct host *h, const char *tenant, const char *name,

@@ -22,12 +22,13 @@ static const char *text(const json_t *item, const char *key)
 	return s ? s : "";
 }
 
-bool volume_writable(const json_t *item)
+static bool volume_writable(const json_t *item)
 {
 	return !json_is_true(json_object_get(item, "read_only"));
 }
 
-bool volume_is_copy(const json_t *item)
+/* A fork's own. */
+static bool volume_is_copy(const json_t *item)
 {
 	return json_is_integer(json_object_get(item, "copy"));
 }

@@ -192,7 +192,7 @@ int bed_bake(struct bed *b, struct err *e)
 	if (r == 0)
 		r = machine_snapshot(&b->ms, m.id, &live, NULL, e);
 	if (r == 0)
-		r = machine_save(&b->ms, &live, &b->store, "warm", NULL, e);
+		r = machine_save(&live, &b->store, "warm", NULL, e);
 	bed_end(b, &m);
 	return r < 0 ? r : machine_load(&b->ms, &b->store, "warm", false, &b->warm, e);
 }
