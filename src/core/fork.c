@@ -342,11 +342,7 @@ static int make_children(struct fork *f, const struct sandbox *parent, const jso
 		struct child *c = &f->children[i];
 
 		c->fork = f;
-		c->job.host = h;
-		c->job.image.state = -1;
 		c->job.parent = f->parent;
-		for (size_t v = 0; v < ENGINE_VOLUMES_MAX; v++)
-			c->job.volumes[v].fd = -1;
 		c->sb = make_child(h, parent, metadata, tree, i, &c->job.prepared);
 		if (c->sb && f->volumes) {
 			json_decref(c->sb->spec.volumes);
@@ -412,6 +408,8 @@ void host_fork(struct host *h, struct sandbox *sb, size_t count, const json_t *m
 	f->children = calloc(count, sizeof(*f->children));
 	f->result.children = calloc(count, sizeof(struct sandbox *));
 	f->result.errors = calloc(count, sizeof(struct err));
+	for (size_t i = 0; f->children && i < count; i++)
+		start_job_init(&f->children[i].job, h);
 	if (!f->children || !f->result.children || !f->result.errors)
 		r = err_set(&e, ENOMEM, "no_memory", "no memory");
 	if (r == 0 && sb->state != SANDBOX_HIBERNATED)

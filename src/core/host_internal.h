@@ -118,6 +118,8 @@ struct start_job {
 	struct err err;
 };
 
+/* Nothing open yet: it can be given to start_job_fini() from here on. */
+void start_job_init(struct start_job *j, struct host *h);
 /* Which sandbox, and which machine, it is about. */
 void start_job_name(struct start_job *j, const struct sandbox *sb);
 void start_job_run(struct start_job *j); /* blocks: on the pool */

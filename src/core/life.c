@@ -20,6 +20,13 @@ enum {
 
 /* --- starting a machine ----------------------------------------------------------------------- */
 
+void start_job_init(struct start_job *j, struct host *h)
+{
+	*j = (struct start_job){.host = h, .image = ENGINE_IMAGE_EMPTY};
+	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++)
+		j->volumes[i].fd = -1;
+}
+
 void start_job_name(struct start_job *j, const struct sandbox *sb)
 {
 	memcpy(j->id, sb->id, sizeof(j->id));
@@ -142,10 +149,7 @@ static struct life *life_new(struct host *h, host_done *done, void *arg,
 	l->arg = arg;
 	l->op.begin = begin;
 	l->asked_ns = mono_ns();
-	l->job.host = h;
-	l->job.image.state = -1;
-	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++)
-		l->job.volumes[i].fd = -1;
+	start_job_init(&l->job, h);
 	return l;
 }
 
@@ -213,6 +217,8 @@ static void create_done(void *arg)
 	int r = l->r < 0 ? l->r : l->job.r;
 
 	e = l->r < 0 ? l->err : l->job.err;
+	if (r < 0 && l->job.load[0]) /* it may have been deleted while we read it: say that */
+		host_snapshot_get(h, sb->tenant, l->job.load, &(struct host_snapshot){0}, &e);
 	if (r == 0) {
 		sb->generation = l->job.generation;
 		if (l->job.disk_gb)

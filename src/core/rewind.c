@@ -1,6 +1,7 @@
 #include "core/rewind.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -518,7 +519,7 @@ static int change_over(struct rewind *w, struct err *e)
 	char end[sizeof(sb->end)];
 	int r;
 
-	w->old_pidfd = sb->pidfd >= 0 ? dup(sb->pidfd) : -1;
+	w->old_pidfd = sb->pidfd >= 0 ? fcntl(sb->pidfd, F_DUPFD_CLOEXEC, 3) : -1;
 	memcpy(end, sb->end, sizeof(end));
 	sandbox_unwatch(sb);
 	r = sandbox_watch(sb, w->job.pid, w->job.kind);
@@ -686,9 +687,6 @@ void host_rewind(struct host *h, struct sandbox *sb, const char *to, unsigned st
 	w->steps = steps;
 	w->old_pidfd = -1;
 	w->asked_ns = mono_ns();
-	w->job.host = h;
-	w->job.image.state = -1;
-	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++)
-		w->job.volumes[i].fd = -1;
+	start_job_init(&w->job, h);
 	op_queue(sb, &w->op);
 }

@@ -99,6 +99,7 @@ class Pandad:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(args, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                             stderr=log, preexec_fn=preexec)
+        self.standard = self._standard_fds()
         threading.Thread(target=self._read_key, args=(self.process.stdout,), daemon=True).start()
         if wait:
             self.wait_ready()
@@ -109,6 +110,9 @@ class Pandad:
             if b"API key" in line:
                 self.key = line.split()[-1].decode()
         pipe.close()
+
+    def _standard_fds(self):
+        return [os.readlink(f"/proc/{self.process.pid}/fd/{n}") for n in range(3)]
 
     def wait_ready(self, seconds=60):
         began = time.monotonic()
@@ -232,6 +236,8 @@ class Pandad:
 
     def clear(self):
         """All sandboxes, snapshots and volumes, as a user would."""
+        now = self._standard_fds()
+        assert now == self.standard, f"it closes fds that are not its own: {now} instead of {self.standard}"
         for sb in self.do("GET", "/v1/sandboxes"):
             self.ask("DELETE", f"/v1/sandboxes/{sb['id']}")
         for s in self.do("GET", "/v1/snapshots")["snapshots"]:
