@@ -20,12 +20,18 @@ struct job {
 
 struct pool {
 	struct loop *loop;
-	unsigned busy;    /* loop thread only */
+	unsigned busy; /* loop thread only, as is what lets it grow: */
+	unsigned max;
+	struct loop_timer patience;
+	uint64_t ended_then; /* how many had ended when we last looked */
 	atomic_uint refs; /* the owner's, and one per job: done may be called after pool_free() */
 
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t more;
+	pthread_cond_t fewer; /* an extra thread has ended */
 	struct job *jobs, **jobs_tail;
+	uint64_t ended; /* jobs */
+	unsigned extra; /* threads beyond the first ones; nobody joins them */
 	bool ending;
 
 	unsigned threads;
@@ -37,6 +43,7 @@ static void unref(struct pool *p)
 	if (atomic_fetch_sub(&p->refs, 1) != 1)
 		return;
 	pthread_cond_destroy(&p->more);
+	pthread_cond_destroy(&p->fewer);
 	pthread_mutex_destroy(&p->lock);
 	free(p);
 }
@@ -58,34 +65,101 @@ static void job_done(struct loop_post *post)
 	j.done(j.arg);
 }
 
-static void *worker(void *arg)
+/* The next job, once there is one; NULL: this thread is not needed. Called with the lock held. */
+static struct job *next_job(struct pool *p, bool extra)
 {
-	struct pool *p = arg;
+	struct job *j;
 
-	for (;;) {
-		struct job *j;
+	while (!p->jobs && !p->ending && !extra)
+		pthread_cond_wait(&p->more, &p->lock);
+	j = p->jobs;
+	if (j) {
+		p->jobs = j->next;
+		if (!p->jobs)
+			p->jobs_tail = &p->jobs;
+	}
+	return j;
+}
 
-		pthread_mutex_lock(&p->lock);
-		while (!p->jobs && !p->ending)
-			pthread_cond_wait(&p->more, &p->lock);
-		j = p->jobs;
-		if (j) {
-			p->jobs = j->next;
-			if (!p->jobs)
-				p->jobs_tail = &p->jobs;
-		}
+static void run(struct pool *p, bool extra)
+{
+	struct job *j;
+
+	pthread_mutex_lock(&p->lock);
+	while ((j = next_job(p, extra))) {
 		pthread_mutex_unlock(&p->lock);
-		if (!j)
-			return NULL;
 		j->work(j->arg);
 		loop_post_node(p->loop, &j->post);
+		pthread_mutex_lock(&p->lock);
+		p->ended++;
 	}
+	if (extra) {
+		p->extra--;
+		pthread_cond_signal(&p->fewer);
+	}
+	pthread_mutex_unlock(&p->lock); /* an extra one touches p no more */
+}
+
+static void *worker(void *arg)
+{
+	run(arg, false);
+	return NULL;
+}
+
+static void *extra_worker(void *arg)
+{
+	run(arg, true);
+	return NULL;
+}
+
+/* Signals are for the thread that expects them. */
+static int start_thread(pthread_t *t, void *(*fn)(void *arg), struct pool *p)
+{
+	sigset_t all, before;
+	int r;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = pthread_create(t, NULL, fn, p);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return r;
+}
+
+/* ---- growing ---- */
+
+static void look_later(struct pool *p)
+{
+	p->ended_then = p->ended;
+	loop_timer_set(p->loop, &p->patience, loop_now_ms(p->loop) + POOL_PATIENCE_MS);
+}
+
+static void grow(void *arg)
+{
+	struct pool *p = arg;
+	pthread_t t;
+
+	pthread_mutex_lock(&p->lock);
+	for (unsigned i = 0; p->jobs && p->ended == p->ended_then && i < p->threads &&
+	                     p->threads + p->extra < p->max;
+	     i++) {
+		if (start_thread(&t, extra_worker, p) != 0)
+			break; /* those there are will do it */
+		pthread_detach(t);
+		p->extra++;
+	}
+	if (p->jobs)
+		look_later(p);
+	pthread_mutex_unlock(&p->lock);
+}
+
+void pool_may_grow(struct pool *p, unsigned max)
+{
+	p->max = max;
 }
 
 int pool_new(struct loop *l, unsigned threads, struct pool **ret)
 {
 	struct pool *p;
-	sigset_t all, before;
 	int r = 0;
 
 	if (!threads)
@@ -98,15 +172,13 @@ int pool_new(struct loop *l, unsigned threads, struct pool **ret)
 	atomic_init(&p->refs, 1);
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->more, NULL);
-	/* Signals are for the thread that expects them. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_cond_init(&p->fewer, NULL);
+	p->patience = (struct loop_timer){.fn = grow, .arg = p};
 	while (p->threads < threads && r == 0) {
-		r = pthread_create(&p->thread[p->threads], NULL, worker, p);
+		r = start_thread(&p->thread[p->threads], worker, p);
 		if (r == 0)
 			p->threads++;
 	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (r) {
 		pool_free(p);
 		return -r;
@@ -129,6 +201,8 @@ int pool_submit(struct pool *p, void (*work)(void *arg), void (*done)(void *arg)
 	p->busy++;
 	atomic_fetch_add(&p->refs, 1);
 	pthread_mutex_lock(&p->lock);
+	if (p->max > p->threads && !p->patience.slot && p->busy > p->threads)
+		look_later(p);
 	*p->jobs_tail = j;
 	p->jobs_tail = &j->next;
 	pthread_cond_signal(&p->more);
@@ -145,11 +219,16 @@ void pool_free(struct pool *p)
 {
 	if (!p)
 		return;
+	loop_timer_clear(p->loop, &p->patience);
 	pthread_mutex_lock(&p->lock);
 	p->ending = true; /* what is queued is still worked off: that was the promise */
 	pthread_cond_broadcast(&p->more);
 	pthread_mutex_unlock(&p->lock);
 	for (unsigned i = 0; i < p->threads; i++)
 		pthread_join(p->thread[i], NULL);
+	pthread_mutex_lock(&p->lock);
+	while (p->extra)
+		pthread_cond_wait(&p->fewer, &p->lock);
+	pthread_mutex_unlock(&p->lock);
 	unref(p);
 }

@@ -10,6 +10,14 @@ struct pool;
 int pool_new(struct loop *l, unsigned threads, struct pool **ret);
 
 /*
+ * Work that waits for others may never end, and then nobody else's begins. So when something has
+ * waited for POOL_PATIENCE_MS and nothing ended meanwhile, as many threads as there were at first
+ * are added, again and again, up to max in all. They end when nothing waits any more.
+ */
+enum { POOL_PATIENCE_MS = 250 };
+void pool_may_grow(struct pool *p, unsigned max);
+
+/*
  * work(arg) on some thread, then done(arg) on the loop. The pool allocates before it returns:
  * after a 0 both will run, whatever happens. -ENOMEM.
  */

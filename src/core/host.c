@@ -14,7 +14,10 @@
 #include "base/dict.h"
 #include "core/host_internal.h"
 
-enum { SWEEP_MS = 2000 /* checkpoints, and filling up what is prepared ahead */ };
+enum {
+	SWEEP_MS = 2000,        /* checkpoints, and filling up what is prepared ahead */
+	HOST_THREADS_MAX = 128, /* while some wait for guests that do not answer */
+};
 
 /* --- books ----------------------------------------------------------------------------------- */
 
@@ -187,6 +190,8 @@ int host_open(struct loop *l, struct engine *engine, const struct host_config *c
 		r = err_set(e, ENOMEM, "no_memory", "no memory");
 	if (r == 0 && pool_new(l, h->config.threads, &h->pool) < 0)
 		r = err_set(e, EAGAIN, "no_memory", "cannot start threads");
+	if (r == 0)
+		pool_may_grow(h->pool, HOST_THREADS_MAX);
 	snprintf(h->db_path, sizeof(h->db_path), "%s/panda.db", c->data_dir);
 	if (r == 0)
 		r = db_open(h->db_path, &h->db, e);

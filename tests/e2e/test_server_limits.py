@@ -1,6 +1,7 @@
 """What a sandbox may take: its disk, the patience of who waits for it, and what stands behind that when its kernel does not care."""
 import os
 import signal
+import threading
 
 import pytest
 
@@ -86,6 +87,54 @@ def test_a_guest_that_hangs_is_told_and_comes_back(new_pandad):
     assert pandad.sh(id, "echo again")["stdout"] == "again\n"
     types = [e["type"] for e in pandad.do("GET", f"/v1/sandboxes/{id}/events")["events"]]
     assert types.count("sandbox.silent") == types.count("sandbox.answers") == 1, types
+
+
+STOP_THE_AGENT = """
+import ctypes, os, time
+if os.fork(): os._exit(0)
+os.setsid()
+libc = ctypes.CDLL(None, use_errno=True)
+while not os.path.exists("/root/go"): time.sleep(0.01)
+for request in 0x4206, 0x4207:  # PTRACE_SEIZE, PTRACE_INTERRUPT
+    libc.ptrace(request, 1, 0, 0)
+while True: time.sleep(100)
+"""
+
+
+def test_guests_that_never_answer_hold_nobody_up(new_pandad):
+    """Root in a guest stops its agent; ten forks of that wait for theirs, more than pandad has threads at first."""
+    p = new_pandad()
+    id = p.create()
+    p.do("PUT", f"/v1/sandboxes/{id}/fs?path=/root/stop.py", STOP_THE_AGENT.encode())
+    p.sh(id, "python3 /root/stop.py </dev/null >/dev/null 2>&1")
+
+    def silent():
+        try:
+            p.ask("PUT", f"/v1/sandboxes/{id}/fs?path=/root/go", b"", timeout=1)
+        except TimeoutError:
+            return True
+
+    wait_for("the agent to be silent", silent)
+    answers = []
+
+    def forks():
+        try:
+            answers.append(p.ask("POST", f"/v1/sandboxes/{id}/fork-tree", {"count": 10}, timeout=300))
+        except ConnectionError:  # its pandad was killed
+            pass
+
+    fork = threading.Thread(target=forks, daemon=True)
+    fork.start()
+
+    def waiting():
+        return len(p.do("GET", f"/v1/sandboxes?parent_id={id}&status=creating"))
+
+    wait_for("its children to be started", lambda: waiting() == 10)
+    other = p.do("POST", "/v1/sandboxes", {"template": "base"})["id"]
+    assert p.sh(other, "echo here")["stdout"] == "here\n"
+    assert waiting() == 10 and not answers, "it had to wait until some were given up"
+    p.kill9()  # else its end waits for them
+    fork.join(60)
 
 
 @pytest.mark.parametrize("body", [{"argv": ["tail", "/dev/zero"]}, {"cmd": "tail /dev/zero; exit $?"}])

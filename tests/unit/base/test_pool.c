@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -128,6 +129,89 @@ static void one_thread_works_in_order(void **state)
 		assert_int_equal(in_order[i], i);
 }
 
+enum { STUCK = 6 };
+
+static sem_t release;
+static atomic_uint inside, most;
+
+static void stuck(void *arg)
+{
+	unsigned now = atomic_fetch_add(&inside, 1) + 1, seen = atomic_load(&most);
+
+	while (now > seen && !atomic_compare_exchange_weak(&most, &seen, now))
+		;
+	while (sem_wait(&release) < 0)
+		;
+	atomic_fetch_sub(&inside, 1);
+}
+
+static void release_all(void)
+{
+	for (int i = 0; i < STUCK; i++)
+		sem_post(&release);
+}
+
+static void quick(void *arg)
+{
+	*(unsigned *)arg = atomic_load(&inside);
+}
+
+static void on_quick(void *arg)
+{
+	release_all();
+	loop_stop(loop);
+}
+
+static void submit_stuck(unsigned max)
+{
+	assert_int_equal(sem_init(&release, 0, 0), 0);
+	atomic_store(&inside, 0);
+	atomic_store(&most, 0);
+	assert_int_equal(pool_new(loop, 2, &pool), 0);
+	pool_may_grow(pool, max);
+	for (int i = 0; i < STUCK; i++)
+		assert_int_equal(pool_submit(pool, stuck, on_late, NULL), 0);
+}
+
+static void work_that_never_ends_holds_nobody_up(void **state)
+{
+	unsigned then = 0;
+
+	submit_stuck(16);
+	assert_int_equal(pool_submit(pool, quick, on_quick, &then), 0);
+	assert_int_equal(loop_run(loop), 0); /* forever, if it waited for one of them */
+	assert_int_equal(then, STUCK);
+	pool_free(pool);
+	assert_int_equal(atomic_load(&inside), 0);
+}
+
+static struct loop_timer looking;
+
+/* As many as may be, and for a few more looks of the pool nothing changes. */
+static void look(void *arg)
+{
+	unsigned *looks = arg;
+
+	if (atomic_load(&inside) >= 4 && ++*looks == 4) {
+		release_all();
+		loop_stop(loop);
+		return;
+	}
+	loop_timer_set(loop, &looking, loop_now_ms(loop) + POOL_PATIENCE_MS);
+}
+
+static void it_grows_only_so_far(void **state)
+{
+	unsigned looks = 0;
+
+	submit_stuck(4);
+	looking = (struct loop_timer){.fn = look, .arg = &looks};
+	look(&looks);
+	assert_int_equal(loop_run(loop), 0);
+	pool_free(pool);
+	assert_int_equal(atomic_load(&most), 4);
+}
+
 static void a_pool_without_threads_is_refused(void **state)
 {
 	assert_int_equal(pool_new(loop, 0, &pool), -EINVAL);
@@ -144,6 +228,8 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(what_is_due_may_be_dropped_with_the_loop, setup,
 	                                    teardown),
 	    cmocka_unit_test_setup_teardown(one_thread_works_in_order, setup, teardown),
+	    cmocka_unit_test_setup_teardown(work_that_never_ends_holds_nobody_up, setup, teardown),
+	    cmocka_unit_test_setup_teardown(it_grows_only_so_far, setup, teardown),
 	    cmocka_unit_test_setup_teardown(a_pool_without_threads_is_refused, setup, teardown),
 	};
 
