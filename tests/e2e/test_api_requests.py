@@ -12,7 +12,7 @@ import time
 import pytest
 
 from conftest import wait_for
-from server import Answer
+from server import Answer, patience
 
 
 def error(a, status, code, says=""):
@@ -208,8 +208,11 @@ def test_lifecycle_changes_what_is_named_and_nothing_else(pandad):
 
 def test_a_ttl_ends_persistent_sandboxes_too_and_can_be_moved(pandad):
     short = pandad.create(ttl_seconds=1, persistent=True)
-    moved = pandad.create(ttl_seconds=1)
-    pandad.do("PATCH", f"/v1/sandboxes/{moved}/lifecycle", {"ttl_seconds": 600})
+
+    def move():  # a busy host may be too late for one
+        id = pandad.create(ttl_seconds=1)
+        return pandad.ask("PATCH", f"/v1/sandboxes/{id}/lifecycle", {"ttl_seconds": 600}).status == 200 and id
+    moved = wait_for("one that is moved in time", move)
     wait_for("the end of its ttl", lambda: pandad.ask("GET", f"/v1/sandboxes/{short}").status == 404, 10)
     assert pandad.do("GET", f"/v1/sandboxes/{moved}")["status"] == "running"
     error(pandad.ask("POST", f"/v1/sandboxes/{short}/exec", {"cmd": "true"}), 404, "sandbox_not_found")
@@ -284,17 +287,26 @@ def test_quotas_hold_for_the_tenant(pandad):
             ask("DELETE", f"/v1/volumes/{v['name']}")
 
 
+def at_once(p, n, method, path, token="", body=""):
+    """The answers to n requests that are sent in one piece: however busy the host is, they come in the same moment."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    head += f"Authorization: Bearer {token}\r\n" if token else ""
+    found = []
+    with socket.create_connection(("127.0.0.1", p.port), timeout=180) as s, s.makefile("rb") as f:
+        s.sendall(f"{head}\r\n{body}".encode() * n)
+        for _ in range(n):
+            status = int(f.readline().split()[1])
+            headers = http.client.parse_headers(f)
+            found.append(Answer(status, headers, f.read(int(headers["content-length"]))))
+    return found
+
+
 def test_requests_have_a_rate(pandad):
     token = pandad.do("POST", "/v1/me/tokens", {"tenant": "fast", "quota": {"requests_per_s": 5}})["token"]
-    answers = [pandad.ask("GET", "/v1/me", token=token) for _ in range(40)]
-    refused = [a for a in answers if a.status == 429]
+    refused = [a for a in at_once(pandad, 40, "GET", "/v1/me", token) if a.status == 429]
     assert 10 <= 40 - len(refused) < 40
     error(refused[0], 429, "rate_limited")
-    c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=180)
-    c.request("GET", "/v1/me", headers={"Authorization": f"Bearer {token}"})
-    r = c.getresponse()
-    assert r.status == 429 and r.msg.get_all("retry-after") == ["1"]
-    c.close()
+    assert refused[-1].headers.get_all("retry-after") == ["1"]
     assert pandad.ask("GET", "/v1/me").status == 200, "others are not held up"
     assert pandad.ask("GET", "/healthz", token="").status == 200
     wait_for("the next second", lambda: pandad.ask("GET", "/v1/me", token=token).status == 200, 5)
@@ -302,7 +314,7 @@ def test_requests_have_a_rate(pandad):
 
 def test_the_rate_of_the_host_and_stub_mode(new_pandad):
     p = new_pandad(rate_per_second=10, rate_burst=20, stub_auth="yes")
-    statuses = [p.ask("GET", "/v1/me", token="").status for _ in range(60)]
+    statuses = [a.status for a in at_once(p, 60, "GET", "/v1/me")]
     assert statuses[:20] == [200] * 20 and 429 in statuses
     assert p.ask("GET", "/metrics", token="").status == 200
     time.sleep(0.2)
@@ -409,7 +421,7 @@ def test_followers_do_not_hold_up_the_end(new_pandad):
     assert streams[2].next()[0] == "ready"
     began = time.monotonic()
     p.stop()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 5 * patience()
     assert [s.next() for s in streams] == [None] * 3, "ended, not cut"
     p.start()
 
@@ -423,7 +435,7 @@ def test_a_follower_who_does_not_read_loses_events_and_is_told(pandad):
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     s.connect(("127.0.0.1", pandad.port))
-    s.settimeout(5)
+    s.settimeout(180)
     s.sendall(f"GET /v1/events?follow=1&tail=0 HTTP/1.1\r\nHost: x\r\nAuthorization: {auth['Authorization']}\r\n\r\n".encode())
     assert b"200 OK" in s.recv(300)
     # A promotion of nobody over nobody costs little and is an event. So many that no buffer takes them.
@@ -437,7 +449,7 @@ def test_a_follower_who_does_not_read_loses_events_and_is_told(pandad):
         while answers.count(b"HTTP/1.1 200") < 200 or not answers.endswith(b"}"):
             answers += c.recv(1 << 20)
     grown = rss_kib() - before
-    text, end = b"", time.monotonic() + 20
+    text, end = b"", time.monotonic() + 20 * patience()
     while not (told := re.search(rb"event: dropped\ndata: (.*)\n", text)):
         assert time.monotonic() < end, f"nobody said that events were lost; last seen: {text[-300:]}"
         text = text[-1000:] + s.recv(1 << 20)
@@ -500,13 +512,14 @@ def test_use_is_shown_without_waking_anybody(pandad):
 
 
 def test_looking_keeps_nobody_alive_but_asking_does(pandad):
-    looked, asked = pandad.create(idle_seconds=2), pandad.create(idle_seconds=2)
+    idle = round(2 * patience())
+    looked, asked = pandad.create(idle_seconds=idle), pandad.create(idle_seconds=idle)
     base = f"/v1/sandboxes/{looked}"
 
     def look():
         pandad.ask("POST", f"/v1/sandboxes/{asked}/exec", {"cmd": "true"})
         return {pandad.ask("GET", base + p).status for p in ("", "/lifecycle", "/metrics", "/logs", "/events")} == {404}
-    wait_for("the end of one that is only looked at", look, 15)
+    wait_for("the end of one that is only looked at", look, 60)
     assert pandad.do("GET", f"/v1/sandboxes/{asked}")["status"] == "running"
 
 
@@ -581,11 +594,8 @@ def test_mcp_tools_work(pandad):
 
 def test_mcp_tools_have_a_rate(pandad):
     token = pandad.do("POST", "/v1/me/tokens", {"tenant": "busy"})["token"]
-    codes = []
-    for _ in range(70):
-        a = pandad.ask("POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-                                        "params": {"name": "list_sandboxes"}}, token=token)
-        codes.append(a.json.get("error", {}).get("code"))
+    call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "list_sandboxes"}})
+    codes = [a.json.get("error", {}).get("code") for a in at_once(pandad, 70, "POST", "/mcp", token, call)]
     assert codes[:60] == [None] * 60 and -32000 in codes
 
 

@@ -113,7 +113,7 @@ def test_exit_codes_are_the_commands(cli, box, code):
 
 def test_signals_timeouts_and_missing_programs_have_their_codes(cli, box):
     assert cli.try_("exec", "box", "--", "sh", "-c", "kill -9 $$").code == 137
-    r = cli.try_("exec", "--timeout", "1", "box", "--", "sh", "-c", "echo first; sleep 100")
+    r = cli.try_("exec", "--timeout", round(patience()), "box", "--", "sh", "-c", "echo first; sleep 100")
     assert (r.code, r.out) == (124, b"first\n"), r
     assert cli.try_("exec", "box", "--", "no-such-program").code == 127
 
@@ -543,7 +543,7 @@ def test_ports_and_links(cli, box):
 
 def test_events_follow(cli):
     p = cli.popen("events", "-f", "-n", "0", "--json")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 20 * patience()
     while not select.select([p.stdout], [], [], 0)[0]:
         assert time.monotonic() < end, "no event of any run was seen"
         cli("run", "true")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import count, wait_for
+from server import patience
 
 
 @pytest.fixture
@@ -117,9 +118,9 @@ def footprint(p):
 
 def settled(p):
     """After the last answer: what is made ahead is there again, and connections are closed."""
-    last = None
+    last, end = None, time.monotonic() + 15 * patience()
     time.sleep(3)  # what is dropped is looked at once more by the next sweep
-    for _ in range(100):
+    while time.monotonic() < end:
         now = footprint(p)
         if last and {k: v for k, v in now.items() if k != "rss_kib"} == {k: v for k, v in last.items() if k != "rss_kib"} and \
                 now["machines"] == 8:
