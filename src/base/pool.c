@@ -22,6 +22,7 @@ struct pool {
 	struct loop *loop;
 	unsigned busy; /* loop thread only, as is what lets it grow: */
 	unsigned max;
+	void (*drop)(void *arg);
 	struct loop_timer patience;
 	uint64_t ended_then; /* how many had ended when we last looked */
 	atomic_uint refs; /* the owner's, and one per job: done may be called after pool_free() */
@@ -48,12 +49,19 @@ static void unref(struct pool *p)
 	free(p);
 }
 
+static void job_free(struct job *j)
+{
+	unref(j->pool);
+	free(j);
+}
+
 static void job_drop(struct loop_post *post)
 {
 	struct job *j = (struct job *)post;
 
-	unref(j->pool);
-	free(j);
+	if (j->pool->drop)
+		j->pool->drop(j->arg);
+	job_free(j);
 }
 
 static void job_done(struct loop_post *post)
@@ -61,7 +69,7 @@ static void job_done(struct loop_post *post)
 	struct job j = *(struct job *)post;
 
 	j.pool->busy--; /* before: the last one may want to see that nothing is left */
-	job_drop(post);
+	job_free((struct job *)post);
 	j.done(j.arg);
 }
 
@@ -155,6 +163,11 @@ static void grow(void *arg)
 void pool_may_grow(struct pool *p, unsigned max)
 {
 	p->max = max;
+}
+
+void pool_on_drop(struct pool *p, void (*drop)(void *arg))
+{
+	p->drop = drop;
 }
 
 int pool_new(struct loop *l, unsigned threads, struct pool **ret)

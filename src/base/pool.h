@@ -23,6 +23,12 @@ void pool_may_grow(struct pool *p, unsigned max);
  */
 int pool_submit(struct pool *p, void (*work)(void *arg), void (*done)(void *arg), void *arg);
 
+/*
+ * What becomes of arg when the loop goes before it has called done: drop(arg) then, on the thread
+ * that frees the loop. Without it nothing does, and arg is lost.
+ */
+void pool_on_drop(struct pool *p, void (*drop)(void *arg));
+
 /* How many were submitted and are not done. */
 unsigned pool_busy(const struct pool *p);
 

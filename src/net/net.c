@@ -43,7 +43,7 @@ static void slot_unlink(struct net_slot *s)
 
 /*
  * What a thread does for a slot. The job comes back by the loop, maybe after net_free() has seen to
- * its slot: then slot is NULL and nothing is left to do.
+ * its slot: then slot is NULL and nothing is left to do. Or it is dropped with the loop.
  */
 struct net_job {
 	struct net *net;
@@ -358,6 +358,8 @@ static int open_all(struct net *n, const struct net_config *c, struct err *e)
 		r = pool_new(n->loop, BREAKERS, &n->breaker);
 	if (r < 0)
 		return err_set(e, -r, "net_unavailable", "cannot start threads");
+	pool_on_drop(n->maker, free);
+	pool_on_drop(n->breaker, free);
 	return 0;
 }
 

@@ -111,6 +111,32 @@ static void what_is_due_may_be_dropped_with_the_loop(void **state)
 	assert_int_equal(done, 0);
 }
 
+static void do_nothing(void *arg)
+{
+}
+
+static void on_drop(void *arg)
+{
+	++*(int *)arg;
+}
+
+static void who_wants_to_know_is_told_what_the_loop_drops(void **state)
+{
+	struct loop *other;
+	int dropped = 0;
+
+	assert_int_equal(loop_new(&other), 0);
+	assert_int_equal(pool_new(other, 2, &pool), 0);
+	pool_on_drop(pool, on_drop);
+	for (int i = 0; i < JOBS; i++)
+		assert_int_equal(pool_submit(pool, do_nothing, on_late, &dropped), 0);
+	pool_free(pool);
+	assert_int_equal(dropped, 0);
+	loop_free(other);
+	assert_int_equal(dropped, JOBS);
+	assert_int_equal(done, 0);
+}
+
 static unsigned in_order[JOBS], next;
 
 static void note_order(void *arg)
@@ -226,6 +252,8 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(what_was_submitted_is_worked_off_before_a_pool_is_freed,
 	                                    setup, teardown),
 	    cmocka_unit_test_setup_teardown(what_is_due_may_be_dropped_with_the_loop, setup,
+	                                    teardown),
+	    cmocka_unit_test_setup_teardown(who_wants_to_know_is_told_what_the_loop_drops, setup,
 	                                    teardown),
 	    cmocka_unit_test_setup_teardown(one_thread_works_in_order, setup, teardown),
 	    cmocka_unit_test_setup_teardown(work_that_never_ends_holds_nobody_up, setup, teardown),
