@@ -331,6 +331,10 @@ def sweep_stale():
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue  # it runs right now
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                with contextlib.suppress(OSError):  # gone meanwhile
+                    if f"{home}/".encode() in Path("/proc", pid, "cmdline").read_bytes():
+                        os.kill(int(pid), signal.SIGKILL)  # its pandad, which would go on without a home
             for group in [*CGROUPS.glob("pandae2e-*"), *CGROUPS.glob("*/pandae2e-*")]:
                 if not os.path.exists(f"/proc/{group.name.split('-')[1]}"):
                     stale = Pandad(home / "stale", templates=())
