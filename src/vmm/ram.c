@@ -16,6 +16,7 @@ enum {
 	PAGEMAP_BATCH = 4096,
 	SCAN_BATCH = 1024,
 	RELEASE_PAGES = 16, /* what is smaller is not worth a mapping */
+	HUGE_PAGE = 2 << 20,
 };
 
 /* Documentation/admin-guide/mm/pagemap.rst; linux/fs.h has the second half since 6.7 */
@@ -63,33 +64,42 @@ static int map_zeros(struct ram *r, uint64_t page, uint64_t n)
 	return map_at(r, page, n, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 }
 
-/* Small pages only: a machine shall have what it touched, and layers are made of small ones. */
+/* So aligned that whatever is a huge page of the guest's can be one of the host's. */
 static int reserve(struct ram *r, uint64_t size)
 {
-	void *p;
-	int e;
+	uint8_t *p, *base;
 
 	if (size < MEM_MIN || size > MEM_LIMIT || size % INDEX_PAGE)
 		return -EINVAL;
-	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-	         -1, 0);
+	p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
+	         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (p == MAP_FAILED)
 		return -errno;
-	r->mem = (struct mem){.base = p, .size = size};
-	e = index_init(&r->index, pages(r));
-	if (e < 0)
-		return e;
-	madvise(p, size, MADV_NOHUGEPAGE);
-	return 0;
+	base = p + (-(uintptr_t)p & (HUGE_PAGE - 1));
+	if (base > p)
+		munmap(p, (size_t)(base - p));
+	munmap(base + size, (size_t)(p + HUGE_PAGE - base));
+	r->mem = (struct mem){.base = base, .size = size};
+	return index_init(&r->index, pages(r));
 }
 
+/* Small pages only: a machine shall have what it touched, and layers are made of small ones. */
+static void small_pages(struct ram *r)
+{
+	madvise(r->mem.base, r->mem.size, MADV_NOHUGEPAGE);
+}
+
+/*
+ * Nobody shares anything with this machine yet, and a kernel that starts touches page after page:
+ * each small one would be a way out of the guest.
+ */
 int ram_boot(struct ram *r, uint64_t size)
 {
 	int e = reserve(r, size);
 
 	if (e == 0)
-		e = map_at(r, 0, pages(r), MAP_SHARED, (int)r->top_slot);
-	r->shared = true;
+		madvise(r->mem.base, size, MADV_HUGEPAGE);
+	r->cold = true;
 	return e;
 }
 
@@ -116,6 +126,8 @@ int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *
 	r->layers = layers;
 	e = reserve(r, size);
 	if (e == 0)
+		small_pages(r);
+	if (e == 0)
 		e = state_items(s, STATE_EXTENTS, sizeof(struct extent), INDEX_EXTENTS_MAX, &v, &n);
 	if (e == 0)
 		e = index_load(&r->index, v, n, (uint8_t)layers);
@@ -138,38 +150,18 @@ void ram_release(struct ram *r, uint64_t gpa, uint64_t len)
 	if (!p || (gpa | len) % INDEX_PAGE)
 		return;
 	page = (uint64_t)(p - r->mem.base) / INDEX_PAGE;
-	if (r->shared)
-		fallocate((int)r->top_slot, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-		          (off_t)(page * INDEX_PAGE), (off_t)len);
+	if (r->cold)
+		madvise(p, len, MADV_DONTNEED);
 	else if (n >= RELEASE_PAGES && map_zeros(r, page, n) == 0)
 		index_set(&r->index, page, n, 0);
 }
 
-/* Marks what a shared top holds. Nothing has to be copied: it is there. */
-static int mark_shared(struct ram *r, uint8_t top)
-{
-	off_t at = 0, end, size = (off_t)r->mem.size;
-
-	while (at < size) {
-		at = lseek((int)r->top_slot, at, SEEK_DATA);
-		if (at < 0)
-			return errno == ENXIO ? 0 : -errno;
-		end = lseek((int)r->top_slot, at, SEEK_HOLE);
-		if (end < 0)
-			return -errno;
-		index_set(&r->next, (uint64_t)at / INDEX_PAGE,
-		          (uint64_t)(end - at + INDEX_PAGE - 1) / INDEX_PAGE, top);
-		at = end;
-	}
-	return 0;
-}
-
-/* The host's one page of zeros, where the guest only looked, is no copy. */
 static bool is_zeros(const uint8_t *page)
 {
 	return page[0] == 0 && memcmp(page, page + 1, INDEX_PAGE - 1) == 0;
 }
 
+/* The host's one page of zeros, where the guest only looked, is no copy. */
 static bool is_private(const struct ram *r, uint64_t page, uint64_t pm)
 {
 	if (!(pm & (PM_PRESENT | PM_SWAPPED)) || pm & PM_FILE)
@@ -230,6 +222,30 @@ static int read_private(struct ram *r, uint8_t top)
 	return 0;
 }
 
+/* What lies between two runs of the top, if it is at most gap pages, becomes part of it. */
+static void close_gaps(struct index *x, uint8_t top, uint64_t gap)
+{
+	uint64_t at = 0, end = 0;
+	struct extent e;
+
+	while (index_next(x, &at, &e)) {
+		if (e.what != top)
+			continue;
+		if (end && e.start - end <= gap)
+			index_set(x, end, e.start - end, top);
+		end = e.start + e.n;
+	}
+}
+
+/* A huge page is mostly zeros: those stay out, but for short runs, which are no mapping's worth. */
+static void drop_zeros(struct ram *r, uint8_t top)
+{
+	for (uint64_t p = 0; p < pages(r); p++)
+		if (r->next.at[p] == top && is_zeros(r->mem.base + p * INDEX_PAGE))
+			r->next.at[p] = 0;
+	close_gaps(&r->next, top, RAM_REMAP_PAGES);
+}
+
 /* Which old layers are small enough to be taken over; the smallest when none is. */
 static uint64_t choose_dead(const struct ram *r)
 {
@@ -249,21 +265,6 @@ static uint64_t choose_dead(const struct ram *r)
 			least = i;
 	}
 	return dead ? dead : 1ull << least;
-}
-
-/* What lies between two runs of the top, if it is at most gap pages, becomes part of it. */
-static void close_gaps(struct index *x, uint8_t top, uint64_t gap)
-{
-	uint64_t at = 0, end = 0;
-	struct extent e;
-
-	while (index_next(x, &at, &e)) {
-		if (e.what != top)
-			continue;
-		if (end && e.start - end <= gap)
-			index_set(x, end, e.start - end, top);
-		end = e.start + e.n;
-	}
 }
 
 static int write_top(const struct ram *r, uint8_t top)
@@ -290,11 +291,13 @@ static int collect(struct ram *r)
 		return e;
 	while (index_next(&r->index, &at, &x)) /* not a copy: zeros take no memory */
 		index_set(&r->next, x.start, x.n, (uint8_t)x.what);
-	e = r->shared ? mark_shared(r, top) : scan_private(r, top);
+	e = scan_private(r, top);
 	if (e == -ENOTTY || e == -ENOSYS)
 		e = read_private(r, top);
 	if (e < 0)
 		return e;
+	if (r->cold)
+		drop_zeros(r, top);
 	r->dead = choose_dead(r);
 	for (uint64_t p = 0; r->dead && p < pages(r); p++)
 		if (r->next.at[p] && r->next.at[p] < top && r->dead >> (r->next.at[p] - 1) & 1)
@@ -304,7 +307,7 @@ static int collect(struct ram *r)
 		close_gaps(&r->next, top, gap);
 	if (index_extents(&r->next, NULL, INDEX_EXTENTS_MAX / 2) < 0)
 		return -E2BIG;
-	return r->shared ? 0 : write_top(r, top);
+	return write_top(r, top);
 }
 
 int ram_collect(struct ram *r, uint64_t *ret_live)
@@ -371,16 +374,15 @@ int ram_seal(struct ram *r, int ro, int next)
 	struct extent x;
 	int e = 0;
 
-	/* Whatever is mapped of the top must be read-only in its eyes, all of it when it was
-	 * shared. */
+	/* After a cold boot all of it is mapped anew: what was in huge pages is in the layer. */
 	while (e == 0 && ram_next_run(r, &at, &x)) {
-		if (r->shared && x.start > end)
+		if (r->cold && x.start > end)
 			e = map_zeros(r, end, x.start - end);
-		if (e == 0 && (r->shared || x.n >= RAM_REMAP_PAGES))
+		if (e == 0 && (r->cold || x.n >= RAM_REMAP_PAGES))
 			e = map_at(r, x.start, x.n, MAP_PRIVATE, ro);
 		end = x.start + x.n;
 	}
-	if (e == 0 && r->shared && end < pages(r))
+	if (e == 0 && r->cold && end < pages(r))
 		e = map_zeros(r, end, pages(r) - end);
 	if (e == 0)
 		e = renumber_fds(r);
@@ -391,13 +393,13 @@ int ram_seal(struct ram *r, int ro, int next)
 		return e;
 	close(ro);
 	close(next);
-	madvise(r->mem.base, r->mem.size, MADV_NOHUGEPAGE);
+	small_pages(r);
 	index_fini(&r->index);
 	r->index = r->next;
 	r->next = (struct index){0};
 	r->layers++;
 	r->dead = 0;
-	r->shared = false;
+	r->cold = false;
 	return 0;
 }
 

@@ -179,7 +179,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	memset(memory, 0, MEMORY);
 	/* Shared, and no top to punch: what is released is only checked. */
-	f.ram = (struct ram){.mem = {memory, MEMORY}, .top_slot = 999, .shared = true};
+	f.ram = (struct ram){.mem = {memory, MEMORY}, .top_slot = 999, .cold = true};
 	f.serial = (struct serial){.out = no_output, .interrupt = nothing};
 	f.host = (struct host){.wall_ns = no_time};
 	which = data[0];

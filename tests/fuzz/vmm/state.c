@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	autofree uint8_t *memory = aligned_alloc(4096, MEMORY);
 	autofree uint8_t *aligned = aligned_alloc(8, (size + 8) & ~(size_t)7);
-	struct ram ram = {.mem = {memory, MEMORY}, .top_slot = 999, .shared = true};
+	struct ram ram = {.mem = {memory, MEMORY}, .top_slot = 999, .cold = true};
 	struct state_in in = {.buf = aligned, .len = size};
 	AUTO(state_out_fini) struct state_out out = {0};
 	struct serial serial = {.out = no_output, .interrupt = nothing};

@@ -78,7 +78,7 @@ static void restore(const struct ram *from, const struct state_out *out, struct 
 	assert_int_equal(in.at, in.len);
 }
 
-static void a_first_snapshot_copies_nothing_and_both_go_their_ways(void **state)
+static void a_first_snapshot_holds_what_was_written_and_both_go_their_ways(void **state)
 {
 	AUTO(state_out_fini) struct state_out out = {0};
 	struct ram r, child;
@@ -87,7 +87,7 @@ static void a_first_snapshot_copies_nothing_and_both_go_their_ways(void **state)
 	r.mem.base[5 * PAGE] = 'p';
 	r.mem.base[100 * PAGE] = 'q';
 	assert_int_equal(snapshot(&r, &out, NULL), 2);
-	assert_false(r.shared);
+	assert_false(r.cold);
 	restore(&r, &out, &child);
 	assert_int_equal(child.mem.base[5 * PAGE], 'p');
 	assert_int_equal(child.mem.base[6 * PAGE], 0);
@@ -97,6 +97,24 @@ static void a_first_snapshot_copies_nothing_and_both_go_their_ways(void **state)
 	assert_int_equal(r.mem.base[5 * PAGE], 'R');
 	assert_int_equal(r.mem.base[6 * PAGE], 0);
 	assert_int_equal(child.mem.base[5 * PAGE], 'C');
+	ram_fini(&child);
+	ram_fini(&r);
+}
+
+static void zeros_stay_out_of_a_first_snapshot_but_for_small_gaps(void **state)
+{
+	AUTO(state_out_fini) struct state_out out = {0};
+	struct ram r, child;
+
+	boot(&r);
+	memset(r.mem.base, 'a', 1024 * PAGE); /* huge pages, where there are any */
+	memset(r.mem.base + 100 * PAGE, 0, 4 * PAGE);
+	memset(r.mem.base + 200 * PAGE, 0, 100 * PAGE);
+	assert_int_equal(snapshot(&r, &out, NULL), 1024 - 100);
+	restore(&r, &out, &child);
+	assert_memory_equal(child.mem.base, r.mem.base, SIZE);
+	r.mem.base[250 * PAGE] = 'b'; /* nothing is left of the huge page around it */
+	assert_int_equal(snapshot(&r, &out, NULL), 1);
 	ram_fini(&child);
 	ram_fini(&r);
 }
@@ -204,7 +222,7 @@ static void released_memory_is_zeros_and_not_saved(void **state)
 	memset(r.mem.base, 'a', 256 * PAGE);
 	ram_release(&r, 128 * PAGE, 64 * PAGE);
 	assert_int_equal(r.mem.base[128 * PAGE], 0);
-	assert_int_equal(snapshot(&r, &out, NULL), 193); /* the page that was just looked at, too */
+	assert_int_equal(snapshot(&r, &out, NULL), 192);
 	ram_release(&r, 0, 64 * PAGE);
 	assert_int_equal(r.mem.base[0], 0);
 	assert_int_equal(r.mem.base[64 * PAGE], 'a');
@@ -237,7 +255,8 @@ static void memory_of_another_number_of_layers_is_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(a_first_snapshot_copies_nothing_and_both_go_their_ways),
+	    cmocka_unit_test(a_first_snapshot_holds_what_was_written_and_both_go_their_ways),
+	    cmocka_unit_test(zeros_stay_out_of_a_first_snapshot_but_for_small_gaps),
 	    cmocka_unit_test(a_later_snapshot_holds_what_was_written_since),
 	    cmocka_unit_test(an_undone_snapshot_leaves_the_machine_as_it_was),
 	    cmocka_unit_test(a_long_chain_is_kept_short_and_nothing_is_lost),
