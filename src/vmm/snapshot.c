@@ -22,16 +22,14 @@ struct saved_volumes {
 	uint64_t size[UM_VOLUMES_MAX];
 };
 
-/* One interrupt more than needed hurts nobody; one less, and a driver waits for ever. */
+/* What drivers and devices had told each other when the machine stood still is not lost. */
 static void wake_drivers(struct machine *m)
 {
 	for (unsigned i = 0; i < m->nr_slots; i++) {
-		struct vdev *v = m->slot[i].vdev;
 		uint64_t one = 1;
 
-		(void)!write(m->slot[i].bell, &one, sizeof(one));
-		for (unsigned q = 0; vdev_live(v) && q < v->ops->queues; q++)
-			vdev_signal(v, q);
+		if (vdev_wake(m->slot[i].vdev))
+			(void)!write(m->slot[i].bell, &one, sizeof(one));
 	}
 }
 
@@ -52,8 +50,10 @@ void machine_go(struct machine *m)
 
 	if (m->held.len && vm_load(&m->vm, &in) < 0)
 		machine_end(m, VM_ERROR, "KVM does not take back what it gave");
-	if (m->paused)
+	if (m->paused) { /* devices went on, and what they said then was not saved */
 		vm_interrupt(&m->vm, HOST_IRQ);
+		wake_drivers(m);
+	}
 	state_out_fini(&m->held);
 	m->paused = false;
 	vm_resume(&m->vm);

@@ -75,6 +75,17 @@ void vdev_config_changed(struct vdev *v)
 		interrupt(v, VIRTIO_MMIO_INT_CONFIG);
 }
 
+bool vdev_wake(struct vdev *v)
+{
+	bool asked = false;
+
+	if (v->interrupts)
+		interrupt(v, 0);
+	for (unsigned i = 0; vdev_live(v) && i < v->ops->queues; i++)
+		asked |= v->queue[i].ready && queue_asked(&v->queue[i]);
+	return asked;
+}
+
 static uint64_t read_config(struct vdev *v, size_t off, unsigned len)
 {
 	uint64_t value = 0;

@@ -72,6 +72,12 @@ void vdev_signal(struct vdev *v, unsigned queue);
 void vdev_config_changed(struct vdev *v);
 void vdev_break(struct vdev *v);
 
+/*
+ * The machine goes on after it stood still. An interrupt that the driver has not acknowledged comes
+ * again. True: the driver has asked for something that was not looked at yet.
+ */
+bool vdev_wake(struct vdev *v);
+
 void vdev_save(const struct vdev *v, struct state_out *s);
 /* -EBADMSG: no device of this kind can be in that state. */
 int vdev_load(struct vdev *v, struct state_in *s);

@@ -76,6 +76,11 @@ static int walk(const struct queue *q, struct table t, unsigned i, bool indirect
 	}
 }
 
+bool queue_asked(const struct queue *q)
+{
+	return mem_load16(&avail_ring(q)[1]) != q->next_avail;
+}
+
 int queue_pop(struct queue *q, struct chain *ret)
 {
 	uint16_t *ring = avail_ring(q), idx = mem_load16(&ring[1]);

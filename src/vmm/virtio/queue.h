@@ -41,6 +41,9 @@ static inline struct iovec *chain_in(struct chain *c)
 /* Are the rings in guest memory, aligned, and of a possible size? Asked when it is made ready. */
 bool queue_usable(const struct queue *q);
 
+/* Has the driver made a request that was not popped? q->ready. */
+bool queue_asked(const struct queue *q);
+
 /* 1 and the next request; 0: there is none. q->ready. */
 int queue_pop(struct queue *q, struct chain *ret);
 

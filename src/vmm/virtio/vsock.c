@@ -168,13 +168,24 @@ static void refuse(struct vsock *s, const struct virtio_vsock_hdr *h)
 	s->nr_refuse++;
 }
 
+/*
+ * Each question interrupts the guest while it boots. So the pause is a sixteenth of how long it has
+ * taken already: short where a boot is, and never a burden where it is not.
+ */
+static void asked_in_vain(struct vsock *s)
+{
+	uint64_t now = loop_now_ms(s->loop), waited = now - s->since_ms;
+
+	loop_timer_set(s->loop, &s->retry, now + MAX(waited / 16, (uint64_t)VSOCK_RETRY_MS));
+}
+
 /* The guest says no, or nonsense. */
 static void refused(struct vsock_stream *t)
 {
 	struct vsock *s = t->s;
 
 	if (!t->open && !s->answered) {
-		loop_timer_set(s->loop, &s->retry, loop_now_ms(s->loop) + VSOCK_RETRY_MS);
+		asked_in_vain(s);
 		return;
 	}
 	close_stream(t);
@@ -534,7 +545,8 @@ int vsock_init(struct vsock *s, struct loop *loop, pthread_mutex_t *lock, int li
 	                    .listener = listener,
 	                    .next_port = 1024 + random % (1u << 30),
 	                    .accept_io = {.fn = accept_stream, .arg = s},
-	                    .retry = {.fn = ask_again, .arg = s}};
+	                    .retry = {.fn = ask_again, .arg = s},
+	                    .since_ms = loop_now_ms(loop)};
 	vdev_init(&s->vdev, &vsock_ops, mem);
 	return listener < 0 ? 0 : loop_io_add(loop, &s->accept_io, listener, EPOLLIN);
 }

@@ -16,7 +16,7 @@ enum {
 	VSOCK_AGENT_PORT = 1,
 	VSOCK_STREAMS_MAX = 256,
 	VSOCK_BUF = 128 << 10, /* what a guest may send before we have passed it on */
-	VSOCK_RETRY_MS = 20,   /* the agent does not listen yet */
+	VSOCK_RETRY_MS = 5,    /* the agent does not listen yet: at first; see asked_in_vain() */
 };
 
 struct vsock_stream;
@@ -27,6 +27,7 @@ struct vsock {
 	int listener; /* -1: none */
 	struct loop_io accept_io;
 	struct loop_timer retry;
+	uint64_t since_ms;     /* how long the agent has been waited for */
 	pthread_mutex_t *lock; /* of all devices: taken by what the loop calls */
 	struct vsock_stream *streams;
 	unsigned nr_streams;

@@ -267,6 +267,27 @@ static void a_saved_device_goes_on_elsewhere(void **state)
 	assert_false(guest_used_next(&b->g, 0, NULL, NULL));
 }
 
+static void a_device_that_wakes_up_repeats_what_was_not_heard_and_nothing_else(void **state)
+{
+	struct bench *b = *state;
+	const struct piece p = {GUEST_DATA, 8, VRING_DESC_F_WRITE};
+
+	assert_false(vdev_wake(&b->v));
+	assert_int_equal(b->g.interrupts, 0);
+	guest_add(&b->g, 0, &p, 1); /* and not rung yet */
+	assert_true(vdev_wake(&b->v));
+	guest_ring(&b->v, 0);
+	assert_int_equal(b->g.interrupts, 1);
+	assert_false(vdev_wake(&b->v));
+	assert_int_equal(b->g.interrupts, 2);
+	reg_write(&b->v, VIRTIO_MMIO_INTERRUPT_ACK, reg_read(&b->v, VIRTIO_MMIO_INTERRUPT_STATUS));
+	assert_false(vdev_wake(&b->v));
+	assert_int_equal(b->g.interrupts, 2);
+	guest_add(&b->g, 0, &p, 1);
+	reg_write(&b->v, VIRTIO_MMIO_STATUS, 0); /* nobody is there any more */
+	assert_false(vdev_wake(&b->v));
+}
+
 static void a_saved_device_that_cannot_be_is_refused(void **state)
 {
 	struct bench *b = *state;
@@ -324,6 +345,7 @@ int main(void)
 	    T(features_that_were_not_offered_are_not_agreed_on),
 	    T(registers_of_odd_width_and_place_do_nothing),
 	    T(a_saved_device_goes_on_elsewhere),
+	    T(a_device_that_wakes_up_repeats_what_was_not_heard_and_nothing_else),
 	    T(a_saved_device_that_cannot_be_is_refused),
 	    cmocka_unit_test(slices_and_copies_end_where_they_should),
 	};
