@@ -282,7 +282,7 @@ def test_the_page_lists_what_is_tested():
     listed = " ".join(line.split("|")[2] for line in page.splitlines() if line.startswith("|") and "---" not in line)
     names = {w.strip(" .;").split(" ")[0].split(" ")[0] for w in listed.replace(";", ",").replace("(", ",").split(",")} - {""}
     same = {"scikit-learn": "sklearn", "scikit-image": "skimage", "opencv": "cv2", "pillow": "PIL", "beautifulsoup": "bs4", "fastapi": "uvicorn",
-            "python-docx": "docx", "@anthropic-ai/sdk": "anthropic", "jupyter": "jupyter_server", "parquet": "fastparquet", "pyyaml": "yaml"}
+            "python-docx": "docx", "jupyter": "jupyter_server", "parquet": "fastparquet", "pyyaml": "yaml"}
     elsewhere = {"without", "git", "ripgrep", "gcc", "node.js", "ffmpeg"}  # in other tests of this file
     known = {u.lower() for u in USES}
     missing = {n for n in names if same.get(n.lower(), n).lower() not in known and n.lower() not in elsewhere}
