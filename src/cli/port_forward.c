@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -23,6 +24,7 @@ enum {
 	FORWARDS_MAX = 256, /* connections at once; more wait in the kernel's queue */
 	STACK = 256 * 1024,
 	BACKLOG = 64,
+	PORTS_MAX = 32,
 };
 
 static const struct cli_opt opts[] = {
@@ -146,7 +148,7 @@ static int listen_at(const char *address, int port, int *bound)
 
 	if (inet_pton(AF_INET, address, &a.sin_addr) != 1)
 		return -EINVAL;
-	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
@@ -157,56 +159,78 @@ static int listen_at(const char *address, int port, int *bound)
 	return take_fd(&fd);
 }
 
+/* Takes one connection there. 0 also when it went away again; else somebody must be told. */
+static int take(struct cli *c, struct gate *g, const char *id, int remote, int fd)
+{
+	int conn, r;
+
+	gate_enter(g);
+	conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+	r = conn < 0 ? -errno : start(c, g, id, remote, conn);
+	if (r == 0)
+		return 0;
+	if (conn >= 0)
+		close(conn);
+	gate_leave(g);
+	if (r == -EMFILE || r == -ENFILE || r == -ENOMEM || (r == -EAGAIN && conn >= 0))
+		usleep(100 * 1000); /* others end, then there is room again */
+	else if (r != -ECONNABORTED && r != -EINTR && r != -EAGAIN)
+		return r;
+	return 0;
+}
+
 static int run(struct cli *c)
 {
 	static struct gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER,
 	                           .room = PTHREAD_COND_INITIALIZER};
 	const char *address = cli_str(c, 'a', "127.0.0.1");
-	autoclose int fd = -1;
-	int local, remote;
+	int local[PORTS_MAX], remote[PORTS_MAX], n, r;
+	struct pollfd p[PORTS_MAX];
 	char id[CLI_ID];
 
-	if (cli_args(c, 2, 2))
+	if (cli_args(c, 2, 1 + PORTS_MAX))
 		return CLI_PANDA;
-	if (!ports_of(c->argv[1], &local, &remote))
-		return cli_bad(c, "'%.40s' is not [LOCAL:]REMOTE, like 8080:80", c->argv[1]);
+	n = c->argc - 1;
+	for (int i = 0; i < n; i++)
+		if (!ports_of(c->argv[1 + i], &local[i], &remote[i]))
+			return cli_bad(c, "'%.40s' is not [LOCAL:]REMOTE, like 8080:80",
+			               c->argv[1 + i]);
 	if (cli_first_id(c, id) ||
 	    cli_call(c, "GET", panda_path("/v1/sandboxes/%s", id), NULL, NULL))
 		return CLI_PANDA;
 	signal(SIGPIPE, SIG_IGN);
-	fd = listen_at(address, local, &local);
-	if (fd < 0)
-		return cli_die("cannot listen on %.60s:%d: %s", address, local, strerror(-fd));
-	printf("%s:%d leads to port %d of %s\n", address, local, remote, id);
+	for (int i = 0; i < n; i++) {
+		int fd = listen_at(address, local[i], &local[i]);
+
+		if (fd < 0)
+			return cli_die("cannot listen on %.60s:%d: %s", address, local[i],
+			               strerror(-fd));
+		p[i] = (struct pollfd){.fd = fd, .events = POLLIN};
+	}
+	for (int i = 0; i < n; i++)
+		printf("%s:%d leads to port %d of %s\n", address, local[i], remote[i], id);
 	fflush(stdout);
 	for (;;) {
-		int conn, r;
-
-		gate_enter(&gate);
-		conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
-		r = conn < 0 ? -errno : start(c, &gate, id, remote, conn);
-		if (r == 0)
-			continue;
-		if (conn >= 0)
-			close(conn);
-		gate_leave(&gate);
-		if (r == -EMFILE || r == -ENFILE || r == -ENOMEM || r == -EAGAIN)
-			usleep(100 * 1000); /* others end, then there is room again */
-		else if (r != -ECONNABORTED && r != -EINTR)
-			return cli_die("cannot accept connections: %s", strerror(-r));
+		if (poll(p, (nfds_t)n, -1) < 0 && errno != EINTR)
+			return cli_die("cannot wait for connections: %s", strerror(errno));
+		for (int i = 0; i < n; i++) {
+			r = p[i].revents ? take(c, &gate, id, remote[i], p[i].fd) : 0;
+			if (r < 0)
+				return cli_die("cannot accept connections: %s", strerror(-r));
+		}
 	}
 }
 
 const struct cli_command command_port_forward = {
     .name = "port-forward",
-    .args = "[OPTION]... ID [LOCAL:]REMOTE",
+    .args = "[OPTION]... ID [LOCAL:]REMOTE...",
     .what = "a port of this host leads to a port of a sandbox",
     .about =
-	"Listens here and carries every connection, byte for byte, to a port of the sandbox:\n"
+	"Listens here and carries every connection, byte for byte, to ports of the sandbox:\n"
 	"databases, debuggers, anything over TCP. A sandbox that sleeps wakes up. LOCAL 0 is any\n"
 	"free port; the line it prints says which. Ends with a signal.",
     .opts = opts,
     .word = WORD_SANDBOX,
-    .examples = "  panda port-forward 3f2a 5432\n  panda port-forward 3f2a 8080:80\n",
+    .examples = "  panda port-forward 3f2a 5432\n  panda port-forward 3f2a 8080:80 9229\n",
     .run = run,
 };

@@ -103,6 +103,19 @@ def test_bytes_go_both_ways_and_each_half_ends_on_its_own(pandad, box, forward):
     wait_for("the other half", lambda: pandad.ask("GET", f"/v1/sandboxes/{box}/fs?path=/root/half").body == str(len(data)).encode())
 
 
+def test_several_ports_in_one_go(cli, box, procs):
+    p = cli.popen("port-forward", box, "0:7001", "0:7003")
+    procs.append(p)
+    echo, half = (int(re.match(rf"127\.0\.0\.1:(\d+) leads to port {port} of", p.stdout.readline().decode())[1]) for port in (7001, 7003))
+    with connect(echo) as s:
+        s.sendall(b"hello")
+        assert s.recv(100) == b"hello"
+        with connect(half) as t:  # while the other is open
+            assert read_all(t) == b"all of it"
+    cli.refused("port-forward", box, "0:7001", "0:x", says="like 8080:80")
+    cli.refused("port-forward", box, "0:7001", f"{echo}:7002", says="cannot listen")
+
+
 def test_many_at_once(forward):
     port, wrong = forward(7001), []
 
