@@ -265,10 +265,9 @@ def test_an_address_is_shut_when_its_answer_has_ended(net):
 
 def test_servers_that_never_answer_cost_only_those_who_ask_them(net, bed, guest):
     """Eight slots could have all questions of a host under way, and the ninth none."""
-    crowd = [guest("open") for _ in range(9)]
-    for k in range(9):
-        crowd[k].attempt("ask_many", 90, "{i}.x%d.silent.example" % k)
-    h = guest("open")
+    h, *crowd = [guest("open") for _ in range(10)]
+    for k, g in enumerate(crowd):
+        g.attempt("ask_many", 90, "{i}.x%d.silent.example" % k)
     assert h.attempt("name", "n1.tunnel.example") == WEB and h.attempt("name", "n2.tunnel.example") == WEB
 
 
