@@ -68,11 +68,6 @@ bool session_of(const struct wire_exec_info *m, struct session *ret)
 	return true;
 }
 
-bool session_wants_usr2(const struct session *s)
-{
-	return strcmp(s->language, "javascript") == 0;
-}
-
 /* ---- cells ---- */
 
 static void cell_free(struct cell *x)
@@ -213,20 +208,12 @@ void cell_go(struct cell *x)
 	pay(x);
 }
 
-/* Node loses a SIGINT that comes between computing and awaiting: repl.js. */
-static void interrupt(struct cell *x)
-{
-	job_signal(x->j, SIGINT, false);
-	if (session_wants_usr2(&x->session))
-		job_signal(x->j, SIGUSR2, false);
-}
-
 static void on_watchdog(void *arg)
 {
 	struct cell *x = arg;
 
 	if (x->j)
-		interrupt(x);
+		job_signal(x->j, SIGINT, false);
 	x->timed_out = true;
 	x->exit = EXEC_TIMED_OUT;
 	finish(x, NULL);
@@ -379,7 +366,7 @@ void cell_abandon(struct cell *x)
 	if (!x)
 		return;
 	if (x->j && x->attached)
-		interrupt(x);
+		job_signal(x->j, SIGINT, false);
 	job_abandon(x->j);
 	cell_free(x);
 }

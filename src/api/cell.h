@@ -29,8 +29,6 @@ struct session {
 /* Is this line of the list an interpreter of ours? */
 struct wire_exec_info;
 bool session_of(const struct wire_exec_info *m, struct session *ret);
-/* To interrupt it, SIGUSR2 has to be sent beside SIGINT. */
-bool session_wants_usr2(const struct session *s);
 
 struct cell;
 

@@ -17,10 +17,16 @@ enum {
 	SPARE_SAID_MAX = 64,   /* bytes: that its prelude is done. Any cell makes it more. */
 };
 
+/* It is as the bake has left it. */
+static bool untouched(const struct session *s)
+{
+	return s->out_to <= SPARE_SAID_MAX;
+}
+
 /* A Python that the bake has left for whoever wants the first one, and nobody has had yet. */
 static bool spare(const struct session *s)
 {
-	return strcmp(s->id, TEMPLATE_SPARE_SESSION) == 0 && s->out_to <= SPARE_SAID_MAX;
+	return strcmp(s->id, TEMPLATE_SPARE_SESSION) == 0 && untouched(s);
 }
 
 /* ---- finding sessions ---- */
@@ -45,6 +51,14 @@ static void finding_seen(void *arg, const struct wire_exec_info *m)
 }
 
 static void make_default(struct call *c, struct sandbox *sb, session_found *then);
+static bool take(struct call *c, struct sandbox *sb, const struct session *s, session_found *then);
+
+/* The default session of a python template was there before the sandbox, and its variables were
+ * not. */
+static bool lacks_variables(const struct finding *f, const struct sandbox *sb)
+{
+	return f->make && f->n == 1 && untouched(&f->list[0]) && json_object_size(sb->spec.env) > 0;
+}
 
 static void finding_done(void *arg, const struct err *e)
 {
@@ -58,6 +72,8 @@ static void finding_done(void *arg, const struct err *e)
 		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
 	else if (!c->req)
 		; /* nobody waits any more */
+	else if (lacks_variables(f, sb) && take(c, sb, &f->list[0], f->found))
+		; /* and goes on when it has them */
 	else if (!f->sid || f->n)
 		f->found(c, sb, f->list, f->n);
 	else if (f->make && sb->runner && strcmp(sb->runner, "python") == 0)
@@ -322,11 +338,16 @@ static void taken(void *arg, const struct err *e, int exit, bool timed_out, uint
 	creating_free(n);
 }
 
-/* False: it cannot be had. */
-static bool take(struct call *c, struct sandbox *sb, const struct session *s)
+/* then NULL: 201 is the answer, and if it was somebody else's by then, a new one. False: it cannot
+ * be had. */
+static bool take(struct call *c, struct sandbox *sb, const struct session *s, session_found *then)
 {
 	static const struct cell_ops ops = {
 	    .output = first_output, .result = first_result, .error = first_result, .end = taken};
+	static const struct cell_ops on = {.output = first_output,
+	                                   .result = first_result,
+	                                   .error = first_result,
+	                                   .end = first_end};
 	autofree char *code = take_code(c, sb);
 	struct creating *n = code ? calloc(1, sizeof(*n)) : NULL;
 	struct err e;
@@ -334,7 +355,9 @@ static bool take(struct call *c, struct sandbox *sb, const struct session *s)
 	if (!n)
 		return false;
 	n->s = *s;
-	n->cell = cell_run(c->host, sb, s, code, strlen(code), FIRST_CELL_MS, &ops, n, &e);
+	n->then = then;
+	n->cell =
+	    cell_run(c->host, sb, s, code, strlen(code), FIRST_CELL_MS, then ? &on : &ops, n, &e);
 	if (!n->cell) {
 		free(n);
 		return false;
@@ -361,7 +384,7 @@ static void create_found(struct call *c, struct sandbox *sb, struct session *lis
 		          SESSIONS_MAX);
 		return;
 	}
-	if (!left || strcmp(l->names[0], left->language) != 0 || !take(c, sb, left))
+	if (!left || strcmp(l->names[0], left->language) != 0 || !take(c, sb, left, NULL))
 		create_anew(c, sb, l);
 }
 
@@ -399,19 +422,8 @@ static void send_signal(struct call *c, struct sandbox *sb, uint64_t exec, int s
 		call_error(c, &e);
 }
 
-static void sent(void *arg, struct job *j, const struct job_end *end)
-{
-}
-
 static void interrupt_found(struct call *c, struct sandbox *sb, struct session *list, size_t n)
 {
-	static const struct job_ops ops = {.end = sent};
-
-	/* What becomes of this one, the other says. */
-	if (session_wants_usr2(&list[0]))
-		job_start(c->host, sb, WIRE_SIGNAL,
-		          &(struct wire_signal){.id = list[0].exec, .signo = SIGUSR2}, &ops, NULL,
-		          NULL);
 	send_signal(c, sb, list[0].exec, SIGINT, false);
 }
 

@@ -40,11 +40,6 @@ class Repl:
         line, _, self.rest = self.rest.partition(b"\n")
         return json.loads(line)
 
-    def interrupt(self):
-        """As pandad does it with Node."""
-        self.p.send_signal(signal.SIGINT)
-        self.p.send_signal(signal.SIGUSR2)
-
     def answers(self):
         got = []
         while not got or got[-1]["type"] != "done":
@@ -452,9 +447,44 @@ def test_js_interrupt_and_timeout(js, code):
     assert js.run("x").value == "1"
     js.ask("console.log('on'); " + code)
     assert js.answer()["text"] == "on\n"
-    js.interrupt()
+    js.p.send_signal(signal.SIGINT)
     c = js.answers()
     assert c.exit == 1 and c.error["name"] == "KeyboardInterrupt"
     c = js.run(code, timeout_ms=100)
     assert c.exit == 124 and c.error["name"] == "TimeoutError"
     assert js.run("x").value == "1"
+
+
+@pytest.mark.parametrize("code", ["on(); for (;;);", "on(); for (;;) console.log('x')", "on(); for (;;) process.stdout.write('y'.repeat(1 << 20))",
+                                  "on(); for (;;) await null", "on(); await new Promise(() => {})", "await new Promise(r => setTimeout(r, 1)); on(); for (;;);",
+                                  "on(); for (;;) { try { for (;;); } catch {} }", "on(); Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)"])
+def test_js_can_be_interrupted_at_any_moment(js, code):
+    js.run("const x = 1, on = () => console.log('on')")
+    for i in range(8):
+        js.ask(code)
+        assert js.answer()["text"] == "on\n"
+        time.sleep(i * 0.0003)
+        js.p.send_signal(signal.SIGINT)
+        c = js.answers()
+        assert c.exit == 1 and c.error["name"] == "KeyboardInterrupt"
+        c = js.run("console.log('again'); x")
+        assert c.value == "1" and c.stdout.endswith("again\n")
+
+
+def test_js_what_computes_in_the_background_can_be_interrupted(js):
+    js.run("const x = 1; setTimeout(() => { for (;;); }, 0)")
+    js.ask("await new Promise(r => setTimeout(r, 1))")
+    while True:
+        js.p.send_signal(signal.SIGINT)  # again: it may have come before the cell
+        if select.select([js.p.stdout], [], [], 0.5)[0]:
+            break
+    assert js.answers().error["name"] == "KeyboardInterrupt"
+    assert js.run("x").value == "1"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="this host has no node")
+def test_js_last_words(tmp_path):
+    js = Repl([PANDA / "repl-node"], tmp_path)
+    js.ask("require('fs').writeSync(2, 'last words'); process.reallyExit(3)")
+    out, err = js.p.communicate(timeout=DEADLINE_S)
+    assert js.p.returncode == 3 and b"last words" in out + err
