@@ -144,6 +144,23 @@ def test_the_default_session_of_a_python_template(new_pandad):
     assert s.value("answer") == "43"
     other = Session(p, p.create(), "default")
     assert other.ask("1").status == 404, "not in templates of another kind"
+    # it was there before the sandbox, whose variables it has all the same; a prelude's names stay
+    id = p.create(template="resident", env={"MINE": "ü€'\"\\", "TZ": "Asia/Tokyo"})
+    fork = p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+    look = "import os, time; (os.environ.get('MINE'), os.getcwd(), time.tzname[0], answer)"
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(Session(p, id, "default").value(look))) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert got == [repr(("ü€'\"\\", "/workspace", "JST", 42))] * 3
+    s = Session(p, id, "default")
+    s.run("os.environ['MINE'] = 'changed'; os.chdir('/tmp')")
+    assert s.value(look) == repr(("changed", "/tmp", "JST", 42))  # once
+    assert Session(p, fork, "default").value(look) == got[0]
+    late = p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+    assert Session(p, late, "default").value(look) == repr(("changed", "/tmp", "JST", 42))
 
 
 def test_the_first_context_was_there_before_its_sandbox(new_pandad):
