@@ -8,6 +8,7 @@ touched. The addresses look public to our rules; no packet leaves the machine: n
 
 Run as a program it is what runs inside: `serve ROLE` answers, `guest` does as it is told, one JSON line each way.
 """
+import inspect
 import itertools
 import json
 import os
@@ -53,8 +54,14 @@ ODD_FRAMES = list(FRAMES).index("meta")
 NUMBERS = itertools.count(1)
 
 
+def patient(seconds):
+    """So much longer as the host is busy (server.py is not there where this file runs in a sandbox)."""
+    from server import patience
+    return seconds * patience()
+
+
 def sh(text, check=True):
-    done = subprocess.run("set -e; " + text, shell=True, capture_output=True, text=True, timeout=30)
+    done = subprocess.run("set -e; " + text, shell=True, capture_output=True, text=True, timeout=patient(30))
     assert not check or done.returncode == 0, f"{text}: {done.stderr}"
     return done.stdout
 
@@ -345,7 +352,7 @@ class Attempts:
                 return self.sort(e)
 
     def hold(self, key, addr, port):
-        s = socket.create_connection((addr, port), 3)
+        s = socket.create_connection((addr, port), 30)
         s.sendall(b"GET /hold HTTP/1.0\r\n\r\n")
         got = s.recv(4)
         self.held[key] = s
@@ -362,7 +369,7 @@ class Attempts:
         ctx = ssl.create_default_context()
         ctx.check_hostname = False
         ctx.verify_mode = ssl.CERT_NONE
-        s = ctx.wrap_socket(socket.create_connection((addr, 443), 3), server_hostname=sni)
+        s = ctx.wrap_socket(socket.create_connection((addr, 443), 30), server_hostname=sni)
         s.sendall(b"GET /hold HTTP/1.0\r\n\r\n")
         self.held[key] = s
         return s.recv(4).decode()
@@ -664,7 +671,7 @@ class Child:
         self.lines.put(None)
 
     def line(self, seconds=30):
-        got = self.lines.get(timeout=seconds)
+        got = self.lines.get(timeout=patient(seconds))
         assert got is not None, "the program in the namespace has ended"
         return got
 
@@ -682,10 +689,10 @@ class Child:
         else:
             self.proc.stdin.close()
         try:
-            self.proc.wait(20)
+            self.proc.wait(patient(20))
         except subprocess.TimeoutExpired:
             self.proc.kill()
-            self.proc.wait(5)
+            self.proc.wait()
             raise
 
 
@@ -755,11 +762,16 @@ class Guest(Child):
         assert self.line() == "up"
 
     def attempt(self, do, *args, **kw):
+        wait = inspect.signature(getattr(Attempts, do)).parameters.get("wait")
+        if wait:
+            usual = kw.get("wait", wait.default)
+            kw["wait"] = min(patient(usual), 4 * usual)  # what never comes is waited for, too
         return self.ask(json.dumps(dict(do=do, args=args, kw=kw)), 90)
 
     def run(self, command, seconds=20):
         """A real program in the guest; name server as in a sandbox."""
-        done = subprocess.run(["ip", "netns", "exec", self.ns, "sh", "-c", command], capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(["ip", "netns", "exec", self.ns, "sh", "-c", command], capture_output=True, text=True,
+                              timeout=patient(seconds))
         return done.returncode, done.stdout + done.stderr
 
     def close(self):

@@ -9,7 +9,7 @@ import pytest
 
 import little_internet
 from conftest import NAMES, wait_for
-from little_internet import FRAMES, ODD_FRAMES, LittleInternet
+from little_internet import FRAMES, ODD_FRAMES, LittleInternet, patient
 from server import NetPandad
 from test_net_policy import ORDER, POLICIES, SPECIAL, TABLE
 
@@ -24,7 +24,7 @@ def egress(policy):
 
 
 def lines():
-    brief = {"name": 1.5, "udp": 0.7, "ping": 0.7}  # for what does not come
+    brief = {"name": patient(1.5), "udp": patient(0.7), "ping": patient(0.7), "tcp": patient(1.5)}  # for what does not come
     return "".join(json.dumps({"do": a[0], "args": a[1:], "kw": {"wait": brief[a[0]]} if a[0] in brief else {}}) + "\n" for a, _ in TABLE)
 
 
@@ -38,7 +38,7 @@ def check(p, sandboxes, when):
 
     def one(policy):
         r = p.do("POST", f"/v1/sandboxes/{sandboxes[policy]}/exec",
-                 {"argv": ["python3", f"{PLACE}/attempts.py", "guest"], "stdin": lines(), "timeout_seconds": 120}, timeout=150)
+                 {"argv": ["python3", f"{PLACE}/attempts.py", "guest"], "stdin": lines(), "timeout_seconds": patient(120)}, timeout=150)
         assert r["exit_code"] == 0, r
         return [json.loads(line) for line in r["stdout"].splitlines()[1:]]  # the first says that it is up
 
