@@ -247,7 +247,7 @@ static int from_stage(struct copy *c, const char *source, struct guest *g)
 			r = tool(c, st->guest, open, spool, -1);
 		return r < 0 ? r : note(c, to_dir);
 	}
-	r = guest_read_to_fd(g, path, spool, st->e);
+	r = guest_read_to_fd(g, path, spool, BUILD_SPOOL_MAX, st->e);
 	base = strrchr(path, '/') + 1;
 	return r < 0 ? r : put_file(c, c->into ? base : NULL, spool, f.mode & 07777);
 }

@@ -120,7 +120,7 @@ static int ask(struct side *s, const char *verb, int in, struct pile *ret, struc
 			r = guest_exec_wait(s->guest, &x, &end, e);
 	}
 	if (r < 0)
-		return r;
+		return err_prefix(e, "sandbox %s cannot say what it has written", s->id);
 	if (end.signaled || end.code || ret->full)
 		return err_set(e, EIO, "diff_failed", "sandbox %s cannot say what it has written%s",
 		               s->id, end.code == 3 || ret->full ? ": it is too much" : "");
@@ -386,9 +386,15 @@ static void diff_over(void *arg)
 {
 	struct diff *d = arg;
 
-	for (int k = 0; k < 2; k++)
-		if (d->side[k].sandbox[0])
-			host_idle(d->host, d->side[k].sandbox);
+	for (int k = 0; k < 2; k++) {
+		const char *id = d->side[k].sandbox;
+		struct sandbox *sb = *id ? host_find(d->host, NULL, id) : NULL;
+
+		if (sb)
+			sb->diffs--;
+		if (*id)
+			host_idle(d->host, id);
+	}
 	d->done(d->arg, d->r < 0 ? &d->err : NULL, d->r < 0 ? NULL : d->result);
 	diff_free(d);
 }
@@ -453,11 +459,19 @@ static struct diff *diff_new(struct host *h, diff_done *done, void *arg)
 	return d;
 }
 
-static void take_sandbox(struct diff *d, struct side *s, struct sandbox *sb)
+/* Each holds a thread for as long as its guests take to answer: there may be only so many. */
+static int take_sandbox(struct diff *d, struct side *s, struct sandbox *sb, struct err *e)
 {
+	if (sb->diffs >= DIFFS_AT_ONCE)
+		return err_set(
+		    e, EAGAIN, "too_many",
+		    "%d diffs and merges of sandbox %s are at work: wait for one of them",
+		    DIFFS_AT_ONCE, sb->id);
+	sb->diffs++;
 	snprintf(s->id, sizeof(s->id), "%s", sb->id);
 	memcpy(s->sandbox, sb->id, sizeof(s->sandbox));
 	host_busy(d->host, sb);
+	return 0;
 }
 
 static int take_other(struct diff *d, struct side *s, struct sandbox *sb, const char *other,
@@ -483,10 +497,8 @@ static int take_other(struct diff *d, struct side *s, struct sandbox *sb, const 
 		               "%s is made from the template %s, sandbox %s from %s: only those of "
 		               "the same template can be compared",
 		               other, template, sb->id, sb->spec.template);
-	if (osb) {
-		take_sandbox(d, s, osb);
-		return 0;
-	}
+	if (osb)
+		return take_sandbox(d, s, osb, e);
 	snprintf(s->id, sizeof(s->id), "%s", c ? c->id : snap.id);
 	if (c && engine_image_copy(&c->image, &s->image) < 0)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
@@ -502,15 +514,15 @@ void host_diff(struct host *h, struct sandbox *sb, const struct diff_options *o,
 {
 	struct diff *d = diff_new(h, done, arg);
 	struct err e;
+	int r;
 
 	if (!d)
 		return;
 	d->unified = o->unified;
-	take_sandbox(d, &d->side[o->to_other ? 0 : 1], sb);
-	if (o->other && take_other(d, &d->side[o->to_other ? 1 : 0], sb, o->other, &e) < 0)
-		diff_next(d, &e, NULL);
-	else
-		diff_next(d, NULL, NULL);
+	r = take_sandbox(d, &d->side[o->to_other ? 0 : 1], sb, &e);
+	if (r == 0 && o->other)
+		r = take_other(d, &d->side[o->to_other ? 1 : 0], sb, o->other, &e);
+	diff_next(d, r < 0 ? &e : NULL, NULL);
 }
 
 /* --- merge ------------------------------------------------------------------------------------ */
@@ -544,7 +556,7 @@ static int bring(struct diff *d, const struct change *c, struct err *e)
 		fd = memfd_create("merge", MFD_CLOEXEC);
 		if (fd < 0)
 			return err_set(e, errno, "no_memory", "no memory");
-		r = guest_read_to_fd(from, c->path, fd, e);
+		r = guest_read_to_fd(from, c->path, fd, MERGE_FILE_BYTES, e);
 		if (r == 0 && lseek(fd, 0, SEEK_SET) < 0)
 			r = -errno;
 		return r < 0 ? r
@@ -636,6 +648,7 @@ void host_merge(struct host *h, struct sandbox *parent, const char *child, bool 
 	struct sandbox *sb = host_find(h, parent->tenant, child);
 	struct diff *d;
 	struct err e;
+	int r;
 
 	if (!sb || strcmp(sb->parent, parent->id) != 0) {
 		err_set(&e, sb ? EBUSY : ENOENT, sb ? "conflict" : "sandbox_not_found",
@@ -650,7 +663,8 @@ void host_merge(struct host *h, struct sandbox *parent, const char *child, bool 
 	d->theirs = theirs;
 	d->dry = dry;
 	d->since_ns = (int64_t)sb->created_ms * 1000000;
-	take_sandbox(d, &d->side[0], sb);
-	take_sandbox(d, &d->side[1], parent);
-	diff_next(d, NULL, NULL);
+	r = take_sandbox(d, &d->side[0], sb, &e);
+	if (r == 0)
+		r = take_sandbox(d, &d->side[1], parent, &e);
+	diff_next(d, r < 0 ? &e : NULL, NULL);
 }

@@ -17,6 +17,7 @@ enum {
 	DIFF_TEXTS_MAX = 200,        /* files with a unified diff */
 	DIFF_TEXT_BYTES = 256 << 10, /* of such a file */
 	DIFF_HASH_MAX = 20000,       /* files whose content is compared */
+	DIFFS_AT_ONCE = 8,           /* of one sandbox, merges counted */
 	MERGE_FILES_MAX = 1000,
 	MERGE_FILE_BYTES = 64 << 20,
 };

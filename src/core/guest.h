@@ -143,7 +143,8 @@ int guest_watch(struct guest *g, const char *path, bool recursive, void (*ready)
 /* Whole file into memory, NUL behind it; EFBIG past max. Caller frees *ret. */
 int guest_read_file(struct guest *g, const char *path, size_t max, char **ret, size_t *ret_n,
                     struct err *e);
-int guest_read_to_fd(struct guest *g, const char *path, int fd, struct err *e);
+/* The same into a file: a guest sends as much as it likes, whatever size it told before. */
+int guest_read_to_fd(struct guest *g, const char *path, int fd, size_t max, struct err *e);
 /* flags: WIRE_WRITE_*; mode 0: as it was, or 0644. */
 int guest_write_file(struct guest *g, const char *path, const void *p, size_t n, uint32_t flags,
                      mode_t mode, struct err *e);

@@ -132,8 +132,9 @@ static void into_buffer(void *arg, uint8_t chan, const void *p, size_t n)
 static void into_fd(void *arg, uint8_t chan, const void *p, size_t n)
 {
 	struct buffer *b = arg;
-	int r = io_write_full(b->fd, p, n);
+	int r = n > b->max - b->n ? -EFBIG : io_write_full(b->fd, p, n);
 
+	b->n += n;
 	if (r < 0)
 		wait_give_up(b->w, r);
 }
@@ -167,10 +168,10 @@ int guest_read_file(struct guest *g, const char *path, size_t max, char **ret, s
 	return 0;
 }
 
-int guest_read_to_fd(struct guest *g, const char *path, int fd, struct err *e)
+int guest_read_to_fd(struct guest *g, const char *path, int fd, size_t max, struct err *e)
 {
 	struct wait w = {.output = into_fd};
-	struct buffer b = {.w = &w, .fd = fd};
+	struct buffer b = {.w = &w, .max = max, .fd = fd};
 
 	w.arg = &b;
 	return read_with(g, path, &w, e);
@@ -291,7 +292,7 @@ int guest_readlink(struct guest *g, const char *path, char **ret, struct err *e)
 int guest_connect(struct guest *g, unsigned port, int in_fd, int out_fd, struct err *e)
 {
 	struct wait w = {.output = into_fd, .feeding = true, .in_fd = in_fd};
-	struct buffer b = {.w = &w, .fd = out_fd};
+	struct buffer b = {.w = &w, .max = SIZE_MAX, .fd = out_fd};
 	struct wire_connect m = {.port = port, .window = GUEST_WINDOW};
 	char what[32];
 

@@ -98,6 +98,7 @@ struct sandbox {
 	struct loop_io death;
 	struct loop_timer timer;  /* ttl, idle, auto-hibernate: whichever is next */
 	uint64_t active_ms;       /* monotonic: when somebody last asked for something */
+	unsigned diffs;           /* those at work, it on either side */
 	unsigned busy;            /* commands, streams, terminals that are open: it is not idle */
 	struct link *link;        /* to its agent; NULL until needed */
 	bool silent;              /* which does not answer */

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -26,11 +27,28 @@ static void large_files_come_and_go_unchanged(void **state)
 	in = open(path_in(b, "src"), O_RDONLY | O_CLOEXEC);
 	out = open(path_in(b, "back"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	assert_ok(guest_write_from_fd(b->g, path_in(b, "copy"), in, 0, 0640, &why));
-	assert_ok(guest_read_to_fd(b->g, path_in(b, "copy"), out, &why));
+	assert_ok(guest_read_to_fd(b->g, path_in(b, "copy"), out, SIZE_MAX, &why));
 	snprintf(cmd, sizeof(cmd),
 	         "cd '%s' && [ $(sha256sum src copy back | cut -c1-64 | uniq | wc -l) = 1 ]",
 	         b->dir);
 	assert_int_equal(system(cmd), 0);
+}
+
+/* Whatever it told before: the file may have grown, and the agent may lie. */
+static void no_more_is_taken_than_was_agreed(void **state)
+{
+	struct box *b = *state;
+	autoclose int out = memfd_create("out", MFD_CLOEXEC);
+	struct stat st;
+	char cmd[512];
+
+	snprintf(cmd, sizeof(cmd), "head -c 3000000 /dev/zero >'%s'", path_in(b, "large"));
+	assert_int_equal(system(cmd), 0);
+	assert_int_equal(guest_read_to_fd(b->g, path_in(b, "large"), out, 2999999, &why), -EFBIG);
+	assert_int_equal(fstat(out, &st), 0);
+	assert_true(st.st_size <= 2999999);
+	assert_int_equal(ftruncate(out, 0) + lseek(out, 0, SEEK_SET), 0);
+	assert_ok(guest_read_to_fd(b->g, path_in(b, "large"), out, 3000000, &why));
 }
 
 static void assert_content(const char *path, const char *want)
@@ -493,6 +511,7 @@ static void something_can_be_done_while_the_guest_thinks(void **state)
 
 const struct CMUnitTest file_tests[] = {
     TEST(large_files_come_and_go_unchanged),
+    TEST(no_more_is_taken_than_was_agreed),
     TEST(a_replaced_file_is_old_or_new_and_never_between),
     TEST(frames_that_come_together_go_where_they_belong),
     TEST(writes_follow_links_append_and_refuse),
