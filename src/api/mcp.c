@@ -117,8 +117,12 @@ static void message(struct call *c, const json_t *j, bool workspace)
 	if (json_is_array(j))
 		rpc_error(c, 400, NULL, RPC_INVALID,
 		          "batches are not taken: send one message at a time");
+	else if (!method && (json_object_get(j, "result") || json_object_get(j, "error")))
+		call_empty(c, workspace ? 202 : 204); /* an answer, though we never ask */
 	else if (!method)
 		rpc_error(c, 400, id, RPC_INVALID, "a JSON-RPC request has a method");
+	else if (id && !json_is_string(id) && !json_is_number(id))
+		rpc_error(c, 400, NULL, RPC_INVALID, "an id is a string or a number");
 	else if (!id || strncmp(method, "notifications/", 14) == 0)
 		call_empty(c, workspace ? 202 : 204); /* nobody waits for an answer */
 	else if (strcmp(method, "initialize") == 0)

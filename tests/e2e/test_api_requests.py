@@ -545,6 +545,13 @@ def test_mcp_speaks_json_rpc(pandad):
     assert rpc(pandad, "/v1/mcp", "initialize").json["result"]["protocolVersion"] == "2025-03-26"
     assert rpc(pandad, "/mcp", "ping").json["result"] == {}
     assert pandad.ask("POST", "/mcp", {"jsonrpc": "2.0", "method": "notifications/initialized"}).status == 202
+    assert pandad.ask("POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "result": {}}).status == 202  # an answer is taken and not answered
+    for id in None, {}, [1]:
+        a = pandad.ask("POST", "/mcp", {"jsonrpc": "2.0", "id": id, "method": "ping"})
+        assert a.status == 400 and a.json["error"]["code"] == -32600
+    for method in "GET", "DELETE":  # no stream of our own, no sessions
+        a = pandad.ask(method, "/mcp")
+        assert a.status == 405 and a.headers["allow"] == "POST"
     a = rpc(pandad, "/mcp", "nope")
     assert a.status == 200 and a.json["error"]["code"] == -32601
     a = pandad.ask("POST", "/mcp", b"{")
