@@ -667,6 +667,44 @@ EXPOSE 8000/tcp
 VOLUME ["/data"]
 RUN test "$(command -v python3)" = /opt/venv/bin/python3 && test "$(stat -c %U:%G /app/main.py)" = app:app && id -un | grep -qx app
 """,
+    "compiled program": """# syntax=docker/dockerfile:1
+FROM --platform=linux/amd64 base AS builder
+WORKDIR /src
+COPY --link hello.c ./
+RUN --mount=type=cache,target=/root/.cache,sharing=locked \\
+    gcc -Os -static -o /out/hello hello.c 2>/dev/null || (mkdir -p /out && gcc -Os -static -o /out/hello hello.c)
+FROM builder AS test
+RUN /out/hello | grep -qx hello && exit 7
+FROM scratch AS export
+COPY --from=builder /out/hello /hello
+FROM scratch
+COPY --from=export --chmod=0555 /hello /hello
+COPY --from=debian:bookworm-slim /etc/ssl/certs /etc/ssl/certs
+USER 65532:65532
+RUN ["/hello"]
+ENTRYPOINT ["/hello"]
+""",
+    "entry point script": """FROM ubuntu-24.04
+ENV DEBIAN_FRONTEND=noninteractive \\
+    APP_HOME=/opt/app \\
+    OPTS="-a \\"b c\\" --d='e'" LIST=1,2,3
+ARG UID=1000
+ARG GID=${UID}
+RUN groupadd --gid $GID app && useradd --uid $UID --gid $GID --create-home app \\
+ && rm -rf /var/lib/apt/lists/* /tmp/* || true
+WORKDIR ${APP_HOME}/bin
+COPY --chown=app:app entry.sh main.py ./
+RUN chmod +x entry.sh \\
+
+ && ./entry.sh >/tmp/said
+USER app
+RUN test "$(cat /tmp/said)" = "-a \\"b c\\" --d='e' 1,2,3" && test $PWD = /opt/app/bin && test $(id -u):$(id -g) = 1000:1000 && test -O main.py
+VOLUME /data
+EXPOSE 80 443/udp
+HEALTHCHECK --interval=30s --timeout=3s --retries=2 CMD test -f main.py || exit 1
+ENTRYPOINT ["./entry.sh"]
+CMD ["--serve", "0.0.0.0"]
+""",
     "windows line ends": "FROM base\r\nRUN echo one && \\\r\n    echo two >/root/two\r\n\r\nENV A=1\r\n",
     "shell options": "FROM base\nSHELL [\"/bin/bash\", \"-o\", \"pipefail\", \"-c\"]\nRUN ! (false | true)\nRUN echo ${BASH_VERSION:?} >/root/v\n",
     "heredocs": "FROM base\nRUN <<'EOF' bash -e\nx=(1 2 3)\necho ${#x[@]} >/root/n\nEOF\nRUN <<EOF\ntest $(cat /root/n) = 3\nEOF\n"
@@ -689,7 +727,8 @@ def test_shapes_of_dockerfiles(own):
     with tarfile.open(fileobj=tgz, mode="w:gz") as t:
         i = tarfile.TarInfo("in/tgz")
         t.addfile(i)
-    files = {"main.py": "1\n", "requirements.txt": "x\n", "sub/deep": "d", "with space.txt": "s", "app.tgz": tgz.getvalue()}
+    files = {"main.py": "1\n", "requirements.txt": "x\n", "sub/deep": "d", "with space.txt": "s", "app.tgz": tgz.getvalue(),
+             "hello.c": '#include <stdio.h>\nint main(void) { puts("hello"); }\n', "entry.sh": '#!/bin/sh\necho "$OPTS" "$LIST"\n'}
     for what, text in SHAPES.items():
         if what == "comments":
             a = order(own, "y", text, files)
