@@ -1,5 +1,5 @@
 # The front door; what happens is in tools/ and meson.build.
-.PHONY: all up test test-kvm soak check asan fuzz fmt bench clean
+.PHONY: all up test test-kvm soak check check-images asan fuzz fmt bench clean
 all:
 	tools/build
 up: # everything, from a fresh Debian to a hello from inside a sandbox
@@ -13,6 +13,8 @@ soak: # the same, with long loops
 	PANDA_SOAK=1 tools/test
 check: # format, arrows between rooms, static analysis
 	tools/check
+check-images: # makes every template's image once more and compares the bytes; minutes
+	tools/check-images
 asan: # unit tests and fuzz corpus with address and undefined behaviour sanitizers
 	tools/test --unit
 fuzz: # each target for FUZZ_SECONDS (20)
