@@ -32,7 +32,7 @@ struct manifest_layer {
 };
 
 struct manifest_layers {
-	struct manifest_layer *at; /* oldest first; a collapsed one is listed at each index */
+	struct manifest_layer *at; /* oldest first; one may be listed twice */
 	size_t n;
 };
 

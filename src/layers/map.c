@@ -136,33 +136,19 @@ int map_add(struct map *m, uint64_t start, uint64_t n)
 	return 0;
 }
 
-int map_union(const struct map *a, const struct map *b, struct map *ret)
+int map_copy(const struct map *m, struct map *ret)
 {
-	AUTO(map_fini) struct map m = {0};
-	size_t i = 0, j = 0;
+	AUTO(map_fini) struct map copy = {0};
 	int r;
 
-	while (i < a->n || j < b->n) {
-		const struct map_run *run;
-
-		if (j == b->n || (i < a->n && a->runs[i].start <= b->runs[j].start))
-			run = &a->runs[i++];
-		else
-			run = &b->runs[j++];
-		r = map_add(&m, run->start, run->n); /* ascending: touches the last run only */
+	for (size_t i = 0; i < m->n; i++) {
+		r = map_add(&copy, m->runs[i].start, m->runs[i].n);
 		if (r < 0)
 			return r;
 	}
-	*ret = m;
-	m = (struct map){0};
+	*ret = copy;
+	copy = (struct map){0};
 	return 0;
-}
-
-int map_copy(const struct map *m, struct map *ret)
-{
-	static const struct map empty = {0};
-
-	return map_union(m, &empty, ret);
 }
 
 bool map_equal(const struct map *a, const struct map *b)

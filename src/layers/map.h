@@ -47,9 +47,7 @@ int map_encode(const struct map *m, uint64_t pages, unsigned char **ret, size_t 
  */
 int map_add(struct map *m, uint64_t start, uint64_t n);
 
-/* Everything in a or b. Caller owns *ret. -EFBIG, -ENOMEM. */
-int map_union(const struct map *a, const struct map *b, struct map *ret);
-
+/* Caller owns *ret. -ENOMEM. */
 int map_copy(const struct map *m, struct map *ret);
 bool map_equal(const struct map *a, const struct map *b);
 

@@ -77,7 +77,7 @@ void fixture_init(struct fixture *f)
 	push_memory(f, 15, 3, 'c', 1);
 	push_disk(f);
 	f->expect_memory = malloc(FIX_PAGES * MAP_PAGE);
-	assert_int_equal(set_read(&f->memory, 0, FIX_PAGES, f->expect_memory), 0);
+	assert_int_equal(read_set(&f->memory, 0, FIX_PAGES, f->expect_memory), 0);
 	f->state = memfd_create("state", MFD_CLOEXEC);
 	assert_int_equal(io_write_full(f->state, "registers and such", 18), 0);
 
@@ -138,11 +138,11 @@ void fixture_same(struct fixture *f, const struct snapshot *s)
 {
 	autofree unsigned char *buf = malloc(FIX_PAGES * MAP_PAGE);
 
-	assert_int_equal(set_read(&s->memory, 0, FIX_PAGES, buf), 0);
+	assert_int_equal(read_set(&s->memory, 0, FIX_PAGES, buf), 0);
 	assert_memory_equal(buf, f->expect_memory, FIX_PAGES * MAP_PAGE);
 	assert_int_equal(s->memory.n, 4);
 	assert_ptr_equal(s->memory.at[1], s->memory.at[2]);
-	assert_int_equal(set_read(&s->disks[0], 16, 4, buf), 0);
+	assert_int_equal(read_set(&s->disks[0], 16, 4, buf), 0);
 	assert_int_equal(buf[0], 0);
 	assert_int_equal(buf[MAP_PAGE], 'd');
 	assert_int_equal(buf[3 * MAP_PAGE - 1], 'd');

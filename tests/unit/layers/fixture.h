@@ -1,6 +1,6 @@
 /*
  * A small machine with everything a snapshot can have, and a store for it.
- * Memory has 75 pages in three layers, listed as A B B C as after a collapse; disk "data" has one
+ * Memory has 75 pages in three layers, listed as A B B C, one of them twice; disk "data" has one
  * layer that is a file; disk "root" is an image.
  */
 #pragma once

@@ -130,40 +130,6 @@ static void compressed_forms_survive_it_too(void **state)
 	}
 }
 
-static void merging_survives_failures(void **state)
-{
-	struct fixture *f = *state;
-
-	for (enum fault what = FAULT_ALLOC; what <= FAULT_CALL; what++) {
-		for (int file = 0; file < 2; file++) {
-			int nth, r;
-
-			for (nth = 1; nth < NTH_MAX; nth++) {
-				unsigned before = count_entries(f->dir);
-				struct layer *l = NULL;
-				struct set copy = {0};
-
-				fault_arm(what, nth);
-				r = set_merge(&f->memory, 0, 3, file ? f->dir : -1, "merged", &l);
-				if (r == 0)
-					r = set_copy(&f->memory, &copy);
-				if (r == 0)
-					r = set_replace(&copy, 0, 3, l);
-				if (!fault_fired())
-					nth = NTH_MAX;
-				else
-					assert_int_equal(r, what == FAULT_ALLOC ? -ENOMEM : -EIO);
-				if (l && file)
-					assert_int_equal(unlinkat(f->dir, "merged", 0), 0);
-				assert_int_equal(count_entries(f->dir), before);
-				layer_unref(l);
-				set_fini(&copy);
-			}
-			assert_int_equal(r, 0);
-		}
-	}
-}
-
 /* Runs snapshot_write() in a child that dies or stops before its nth call. */
 static pid_t write_in_child(struct fixture *f, enum fault what, int nth, int *status)
 {
@@ -378,7 +344,6 @@ int main(void)
 	    with_fixture(loading_survives_failing_allocations),
 	    with_fixture(loading_survives_failing_calls),
 	    with_fixture(compressed_forms_survive_it_too),
-	    with_fixture(merging_survives_failures),
 	    with_fixture(a_writer_killed_anywhere_leaves_all_or_nothing),
 	    with_fixture(gc_beside_a_writer_stopped_anywhere_breaks_nothing),
 	    with_fixture(everything_is_synced_before_it_gets_its_name),

@@ -91,28 +91,13 @@ static void check_equal(const struct set *s, const struct model *m)
 	autoclose int fd = memfd_create("export", MFD_CLOEXEC);
 	struct stat st;
 
-	assert_int_equal(set_read(s, 0, PAGES, buf), 0);
+	assert_int_equal(read_set(s, 0, PAGES, buf), 0);
 	assert_memory_equal(buf, m->bytes, sizeof(m->bytes));
 	assert_int_equal(set_export(s, fd), 0);
 	assert_int_equal(fstat(fd, &st), 0);
 	assert_int_equal(st.st_size, sizeof(m->bytes));
 	assert_int_equal(io_pread_full(fd, buf, sizeof(m->bytes), 0), 0);
 	assert_memory_equal(buf, m->bytes, sizeof(m->bytes));
-}
-
-/* What a guest that names layers by index holds: page -> index, taken before a collapse. */
-static void check_indices(const struct set *s, const struct model *m, const int *index)
-{
-	unsigned char buf[MAP_PAGE];
-
-	for (uint64_t i = 0; i < PAGES; i++) {
-		if (index[i] < 0)
-			continue;
-		assert_true(map_has(&s->at[index[i]]->map, i, NULL));
-		assert_int_equal(
-		    io_pread_full(s->at[index[i]]->fd, buf, MAP_PAGE, (off_t)(i * MAP_PAGE)), 0);
-		assert_memory_equal(buf, m->bytes[i], MAP_PAGE);
-	}
 }
 
 static void random_stacks_agree_with_the_model(bool file)
@@ -122,9 +107,7 @@ static void random_stacks_agree_with_the_model(bool file)
 
 	for (int round = 0; round < 40; round++) {
 		struct set s = {.pages = PAGES}, child;
-		struct layer *merged = NULL;
-		size_t depth = 1 + rnd(&seed) % 8, first, last;
-		int index[PAGES];
+		size_t depth = 1 + rnd(&seed) % 8;
 
 		memset(m, 0, sizeof(*m));
 		for (size_t i = 0; i < depth; i++) {
@@ -134,30 +117,9 @@ static void random_stacks_agree_with_the_model(bool file)
 			layer_unref(l);
 			check_equal(&s, m);
 		}
-		for (uint64_t i = 0, n; i < PAGES; i++) {
-			size_t at;
-
-			index[i] = set_find(&s, i, &at, &n) ? (int)at : -1;
-		}
 		assert_int_equal(set_copy(&s, &child), 0);
-		for (int k = 0; k < 3; k++) { /* collapse, then collapse over what was collapsed */
-			first = rnd(&seed) % depth;
-			last = first + rnd(&seed) % (depth - first);
-			assert_int_equal(
-			    set_merge(&s, first, last, file ? top_dir : -1, "merged", &merged), 0);
-			if (file)
-				assert_int_equal(unlinkat(top_dir, "merged", 0), 0);
-			assert_int_equal(set_replace(&s, first, last, merged), 0);
-			for (size_t i = first; i <= last; i++)
-				assert_ptr_equal(s.at[i], merged);
-			layer_unref(merged);
-			assert_int_equal(s.n, depth);
-			check_equal(&s, m);
-			check_indices(&s, m, index);
-		}
-		check_equal(&child, m); /* the fork still has the old layers */
 		set_fini(&s);
-		check_equal(&child, m);
+		check_equal(&child, m); /* a fork has all it needs */
 		set_fini(&child);
 	}
 }
@@ -198,99 +160,25 @@ static void push(struct set *s, struct layer *l)
 static void a_hole_in_a_newer_layer_hides_older_data(void **state)
 {
 	struct set s = {.pages = 8};
-	struct layer *merged = NULL;
 	char page[MAP_PAGE];
 
 	push(&s, layer_of(8, 2, 1, "old"));
-	assert_int_equal(set_read(&s, 2, 1, page), 0);
+	assert_int_equal(read_set(&s, 2, 1, page), 0);
 	assert_string_equal(page, "old");
 	push(&s, layer_of(8, 2, 1, NULL));
-	assert_int_equal(set_read(&s, 2, 1, page), 0);
+	assert_int_equal(read_set(&s, 2, 1, page), 0);
 	assert_string_equal(page, "");
-	assert_int_equal(set_merge(&s, 0, 1, -1, "m", &merged), 0);
-	assert_true(map_has(&merged->map, 2, NULL));
-	assert_int_equal(io_pread_full(merged->fd, page, 3, 2 * MAP_PAGE), 0);
-	assert_memory_equal(page, "\0\0\0", 3);
-	layer_unref(merged);
 	set_fini(&s);
 }
 
 static void a_set_refuses_what_does_not_fit(void **state)
 {
 	struct set s = {.pages = 8};
-	struct layer *other = layer_of(9, 0, 1, "x"), *wrong = layer_of(8, 0, 2, "x"), *l;
-	char page[MAP_PAGE];
+	struct layer *other = layer_of(9, 0, 1, "x");
 
 	assert_int_equal(set_push(&s, other), -EINVAL);
-	push(&s, layer_of(8, 0, 1, "x"));
-	push(&s, layer_of(8, 4, 1, "x"));
-	assert_int_equal(set_replace(&s, 0, 1, wrong), -EINVAL); /* other pages than both have */
-	assert_int_equal(set_replace(&s, 0, 2, wrong), -EINVAL);
-	assert_int_equal(set_merge(&s, 1, 2, -1, "m", &l), -EINVAL);
-	assert_int_equal(set_merge(&s, 1, 0, -1, "m", &l), -EINVAL);
-	assert_int_equal(set_read(&s, 8, 1, page), -ERANGE);
-	assert_int_equal(set_read(&s, UINT64_MAX, 2, page), -ERANGE);
-	assert_int_equal(set_read(&s, 8, 0, page), 0);
+	assert_int_equal(s.n, 0);
 	layer_unref(other);
-	layer_unref(wrong);
-	set_fini(&s);
-}
-
-static size_t files_in(const struct set *s)
-{
-	size_t n = s->n ? 1 : 0;
-
-	for (size_t i = 1; i < s->n; i++)
-		n += s->at[i] != s->at[i - 1];
-	return n;
-}
-
-static void long_chains_are_collapsed_but_the_big_base_is_not(void **state)
-{
-	const uint64_t pages = 2 * SET_SMALL_PAGES;
-	struct set s = {.pages = pages};
-	struct layer *base = layer_of(pages, 0, SET_SMALL_PAGES + 1, "base"), *merged;
-	size_t first, last;
-	char page[MAP_PAGE];
-
-	assert_int_equal(set_push(&s, base), 0);
-	for (int i = 0; i < 200; i++) {
-		char text[16];
-
-		snprintf(text, sizeof(text), "%d", i);
-		push(&s, layer_of(pages, (uint64_t)(100 + i % 50), 1, text));
-		if (set_plan(&s, &first, &last)) {
-			assert_true(first > 0);
-			assert_true(last > first && last < s.n);
-			assert_int_equal(set_merge(&s, first, last, -1, "m", &merged), 0);
-			assert_int_equal(set_replace(&s, first, last, merged), 0);
-			layer_unref(merged);
-		}
-		assert_in_range(files_in(&s), 1, SET_CHAIN_MAX);
-	}
-	assert_ptr_equal(s.at[0], base);
-	assert_int_equal(s.n, 201);
-	for (int i = 150; i < 200; i++) {
-		assert_int_equal(set_read(&s, (uint64_t)(100 + i % 50), 1, page), 0);
-		assert_int_equal(atoi(page), i);
-	}
-	layer_unref(base);
-	set_fini(&s);
-}
-
-static void a_chain_of_big_layers_loses_its_cheapest_pair(void **state)
-{
-	const uint64_t pages = 4 * SET_SMALL_PAGES;
-	struct set s = {.pages = pages};
-	size_t first = 99, last = 99;
-
-	for (uint64_t i = 0; i < SET_CHAIN_MAX; i++)
-		push(&s, layer_of(pages, 0, SET_SMALL_PAGES + (i == 5 || i == 6 ? 1 : 100), NULL));
-	assert_false(set_plan(&s, &first, &last)); /* long enough, not too long */
-	push(&s, layer_of(pages, 0, SET_SMALL_PAGES + 100, NULL));
-	assert_true(set_plan(&s, &first, &last));
-	assert_int_equal(first, 5);
-	assert_int_equal(last, 6);
 	set_fini(&s);
 }
 
@@ -313,8 +201,6 @@ int main(void)
 	    cmocka_unit_test(random_disk_stacks_agree_with_the_model),
 	    cmocka_unit_test(a_hole_in_a_newer_layer_hides_older_data),
 	    cmocka_unit_test(a_set_refuses_what_does_not_fit),
-	    cmocka_unit_test(long_chains_are_collapsed_but_the_big_base_is_not),
-	    cmocka_unit_test(a_chain_of_big_layers_loses_its_cheapest_pair),
 	    cmocka_unit_test(a_set_has_a_longest_length),
 	};
 

@@ -6,6 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/io.h"
+
 int tmpdir_make(char path[64])
 {
 	const char *base = getenv("TMPDIR");
@@ -44,5 +47,25 @@ int save_layer(struct layer *l, int dir)
 	if (r == 0)
 		r = sync_all(&sync);
 	sync_fini(&sync);
+	return r;
+}
+
+int read_set(const struct set *s, uint64_t page, uint64_t n, void *buf)
+{
+	char *p = buf;
+	uint64_t same;
+	size_t i;
+	int r = 0;
+
+	for (; r == 0 && n; page += same, p += same * MAP_PAGE, n -= same) {
+		bool found = set_find(s, page, &i, &same);
+
+		same = MIN(same, n);
+		if (found)
+			r = io_pread_full(s->at[i]->fd, p, same * MAP_PAGE,
+			                  (off_t)(page * MAP_PAGE));
+		else
+			memset(p, 0, same * MAP_PAGE);
+	}
 	return r;
 }

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "layers/layer.h"
+#include "layers/set.h"
 
 /* A fresh directory, opened; tmpdir_remove() empties and removes it with all below. */
 int tmpdir_make(char path[64]);
@@ -20,3 +20,6 @@ uint32_t rnd(uint64_t *state);
 
 /* layer_save() and its sync. */
 int save_layer(struct layer *l, int dir);
+
+/* The content of n pages as the machine would see it. */
+int read_set(const struct set *s, uint64_t page, uint64_t n, void *buf);
