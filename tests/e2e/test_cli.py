@@ -578,6 +578,73 @@ def test_tokens_and_me(cli, box):
     cli.refused("ls", says="does not know this key")
 
 
+class Mcp:
+    """A client that starts its server as a program, and how it talks to it."""
+
+    def __init__(self, cli, *args):
+        self.p = cli.popen("mcp", *args, stdin=subprocess.PIPE)
+        self.n = 0
+
+    def send(self, message):
+        self.p.stdin.write((message if isinstance(message, str) else json.dumps(message)).encode() + b"\n")
+        self.p.stdin.flush()
+
+    def ask(self, method, **params):
+        self.n += 1
+        self.send({"jsonrpc": "2.0", "id": self.n, "method": method, "params": params})
+        return self.answer(self.n)
+
+    def answer(self, id):
+        a = json.loads(self.p.stdout.readline())
+        assert (a["jsonrpc"], a["id"]) == ("2.0", id), a
+        return a
+
+    def tool(self, name, **arguments):
+        r = self.ask("tools/call", name=name, arguments=arguments)["result"]
+        return r["content"][0]["text"], r["isError"]
+
+    def end(self):
+        _, err = self.p.communicate(timeout=60 * patience())
+        return self.p.returncode, err.decode()
+
+
+def test_mcp_on_stdin_and_stdout(cli, procs):
+    m = Mcp(cli)
+    procs.append(m.p)
+    hello = m.ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "test", "version": "1"})["result"]
+    assert hello["protocolVersion"] == "2025-11-25" and "tools" in hello["capabilities"]
+    m.send({"jsonrpc": "2.0", "method": "notifications/initialized"})  # nothing comes back: the next line is the next answer
+    tools = {t["name"]: t for t in m.ask("tools/list")["result"]["tools"]}
+    assert tools["run_command"]["inputSchema"]["required"] == ["sandbox_id", "command"]
+    text, failed = m.tool("create_sandbox", template="base")
+    assert not failed, text
+    id = json.loads(text)["id"]
+    text, failed = m.tool("write_file", sandbox_id=id, path="/root/f", content="six times seven\n")
+    assert not failed, text
+    text, failed = m.tool("run_command", sandbox_id=id, command="cat /root/f; exit 3")
+    assert not failed and json.loads(text)["stdout"] == "six times seven\n" and json.loads(text)["exit_code"] == 3
+    text, failed = m.tool("run_command", sandbox_id="nope", command="ls")
+    assert failed and json.loads(text)["code"] == "sandbox_not_found"
+    assert m.ask("tools/call", name="nope")["error"]["code"] == -32602
+    assert m.ask("nope")["error"]["code"] == -32601
+    for line, code in ("{", -32700), ("[]", -32600), ("\"x\"", -32700):
+        m.send(line)
+        assert m.answer(None)["error"]["code"] == code
+    one = Mcp(cli, id[:8])
+    procs.append(one.p)
+    assert one.tool("shell", command="cat /root/f") == ("six times seven\n", False)
+    assert one.end() == (0, "") and m.end() == (0, "")
+
+
+def test_mcp_without_a_server_says_so_in_its_answers(pandad, tmp_path, procs):
+    m = Mcp(Cli(pandad, tmp_path, PANDASTACK_API="http://127.0.0.1:1"))
+    procs.append(m.p)
+    assert "cannot connect" in m.ask("initialize")["error"]["message"]
+    assert m.ask("ping")["error"]["code"] == -32603  # and it stays for the time when there is one
+    code, err = m.end()
+    assert code == 0 and "is pandad running?" in err
+
+
 def test_templates_and_version(cli):
     assert any(t["name"] == "base" for t in cli.json("template", "ls"))
     assert cli("template", "get", "base")
