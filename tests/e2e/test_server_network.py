@@ -149,6 +149,22 @@ def test_a_new_life_ends_old_connections_with_a_reset_and_names_resolve_at_once(
     assert p.do("GET", f"/v1/sandboxes/{new}/egress")["address"] != place
 
 
+@pytest.mark.parametrize("how", ["hibernate", "kill"])
+def test_connections_that_live_to_the_end_are_on_record_with_their_bytes(p, how):
+    id = p.create()
+    p.do("PUT", f"/v1/sandboxes/{id}/fs?path=/root/hold.py", HOLD.encode())
+    p.do("POST", f"/v1/sandboxes/{id}/execs", {"cmd": "python3 /root/hold.py"})
+    wait_for("it to be connected", lambda: p.ask("GET", f"/v1/sandboxes/{id}/fs/stat?path=/root/up").status == 200)
+    wait_for("some bytes", lambda: p.do("GET", f"/v1/sandboxes/{id}/egress")["up_bytes"] > 300)
+    if how == "kill":
+        p.do("DELETE", f"/v1/sandboxes/{id}")
+    else:
+        p.do("POST", f"/v1/sandboxes/{id}/hibernate")
+    end = wait_for("its end", lambda: [e for e in p.do("GET", "/v1/events?tail=200")["events"]
+                                       if e["sandbox_id"] == id and e["type"] == "net.closed" and e["payload"]["address"] == WEB])[0]
+    assert end["payload"]["port"] == 80 and end["payload"]["up_bytes"] > 200
+
+
 def test_bad_lists_are_refused_in_words(p):
     for entry in "http://x/", "a b", "300.1.1.1/8", "x:99999", "10.0.0.0/8":
         a = p.ask("POST", "/v1/sandboxes", {"template": "base", "egress_allowlist": [entry]})
