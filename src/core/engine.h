@@ -30,7 +30,6 @@ struct engine_kind {
 	const char *isolation; /* what the API calls this boundary */
 	const char *kernel;    /* identity of the guest kernel, for manifests */
 	bool host_cpu;         /* guests see the host's cpu, with all of its flags */
-	bool live_volumes;     /* they come and go while a machine runs */
 };
 
 #define ENGINE_VOLUME_BYTES_MAX ((uint64_t)64 << 30)
@@ -207,8 +206,7 @@ struct engine {
 	int (*go_on)(struct engine *e, struct engine_machine *m, struct err *err);
 
 	/*
-	 * Volumes of a machine that runs, of a kind with live_volumes: the device is there, a file
-	 * comes or goes. Kinds of errors: volume_busy (the guest has the device open; with force it
+	 * Volumes of a machine that runs: the device is there, a file comes or goes. Kinds of errors: volume_busy (the guest has the device open; with force it
 	 * is taken away all the same), volume_failed. v->fd is borrowed.
 	 */
 	int (*volume_attach)(struct engine *e, struct engine_machine *m, unsigned slot,

@@ -31,16 +31,6 @@ static void guest_freep(struct guest **g)
 	guest_free(*g);
 }
 
-static int check_kind(const struct engine_machine *m, struct err *e)
-{
-	if (m->image.kind->live_volumes)
-		return 0;
-	return err_set(e, ENOTSUP, "not_supported",
-	               "volumes of a running machine cannot be changed with the engine '%s': give "
-	               "them when it is created",
-	               m->image.kind->name);
-}
-
 /* Is this the file that the machine holds in the slot? */
 static bool holds(struct machines *ms, const struct engine_machine *m, unsigned slot,
                   const struct stat *file)
@@ -164,8 +154,6 @@ int machine_volumes_settle(struct machines *ms, const char *id, struct machine_v
 
 	r = machine_take_up(ms, id, &m, &info, e);
 	if (r == 0)
-		r = check_kind(&m, e);
-	if (r == 0)
 		r = machine_guest(ms, id, &g, e);
 	if (r < 0)
 		return r;
@@ -211,8 +199,6 @@ int machine_volume_take(struct machines *ms, const char *id, const struct machin
 	struct machine_info info;
 	int r = machine_take_up(ms, id, &m, &info, e);
 
-	if (r == 0)
-		r = check_kind(&m, e);
 	if (r < 0)
 		return r;
 	r = machine_guest(ms, id, &g, e);
@@ -363,9 +349,7 @@ int machine_copy_begin(struct machines *ms, const struct engine_machine *m, unsi
 	                           .kept = -1,
 	                           .marks = -1};
 	memcpy(c->m.id, m->id, sizeof(c->m.id));
-	r = check_kind(m, e);
-	if (r == 0)
-		r = machine_volume_file(ms, m, slot, &c->from, e);
+	r = machine_volume_file(ms, m, slot, &c->from, e);
 	if (r == 0 && (r = prepare_copy(c, m, to)) < 0)
 		copy_failed(r, e);
 	if (r == 0) {

@@ -622,11 +622,6 @@ static int rewind_prepare(struct rewind *w, struct sandbox *sb, struct err *e)
 	memcpy(w->checkpoint, c->id, sizeof(w->checkpoint));
 	w->volumes_anew = volumes_differ(c, sb);
 	r = volume_check_again(h, sb, e);
-	if (r == 0 && w->volumes_anew && !c->image.kind->live_volumes)
-		r = err_set(e, EBUSY, "conflict",
-		            "sandbox %s has volumes that it writes, and with the engine '%s' they "
-		            "cannot be mounted anew: mount them read_only",
-		            sb->id, c->image.kind->name);
 	if (r == 0 && w->volumes_anew)
 		r = volume_want_all(h, sb, &w->wants, e);
 	else if (r == 0)

@@ -265,13 +265,13 @@ static int clone_file(struct host *h, const char *from, uint64_t size, const cha
 }
 
 /* The one that takes longest: it can be copied while the machine goes on. */
-static size_t largest(const struct volume_sources *from, const struct engine_machine *m)
+static size_t largest(const struct volume_sources *from)
 {
 	size_t found = from->n;
 	blkcnt_t most = -1;
 	struct stat st;
 
-	for (size_t i = 0; m->image.kind->live_volumes && i < from->n; i++)
+	for (size_t i = 0; i < from->n; i++)
 		if (from->path[i][0] && stat(from->path[i], &st) == 0 && st.st_blocks > most) {
 			most = st.st_blocks;
 			found = i;
@@ -283,7 +283,7 @@ int volume_clone_begin(struct host *h, const struct volume_sources *from,
                        const struct engine_machine *m, const char *first, struct machine_copy **ret,
                        struct err *e)
 {
-	size_t later = largest(from, m);
+	size_t later = largest(from);
 	autoclose int out = -1;
 	int r = 0;
 

@@ -168,10 +168,9 @@ static void um_forget(struct engine *engine, const char *id)
  * later: a limit cannot be raised again everywhere. Whatever its kernel has become, no layer and no
  * volume grows past that. What it writes while it is saved is small beside it.
  */
-static uint64_t largest_file(const struct engine_start *s, bool live_volumes)
+static uint64_t largest_file(const struct engine_start *s)
 {
-	uint64_t max = live_volumes ? MAX(s->image->memory_size, ENGINE_VOLUME_BYTES_MAX)
-	                            : s->image->memory_size;
+	uint64_t max = MAX(s->image->memory_size, ENGINE_VOLUME_BYTES_MAX);
 
 	for (size_t d = 0; d < s->image->ndisks; d++)
 		max = MAX(max, s->image->disks[d].size);
@@ -205,7 +204,7 @@ static int spawn(struct um *um, const struct engine_start *s, int control, struc
 	               .cpu_max_percent = s->cpu_max_percent,
 	               .pids_max = s->pids_max ? s->pids_max : PIDS_DEFAULT},
 	    .nofile_max = NOFILE,
-	    .file_max = largest_file(s, !w->kind->kvm),
+	    .file_max = largest_file(s),
 	    .pin = true,
 	    .no_aslr = w->kind->no_aslr,
 	    .filter = &w->filter,
@@ -420,18 +419,59 @@ static int um_stop(struct engine *engine, const char *id, pid_t pid, struct err 
 	return 0;
 }
 
+/* What a start makes, and the host closes again when the machine has it. */
+struct start_fds {
+	int control, agent, pagemap;
+	int tops[ENGINE_DISKS_MAX];
+};
+
+static void start_fds_fini(struct start_fds *f)
+{
+	closep(&f->control);
+	closep(&f->agent);
+	closep(&f->pagemap);
+	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++)
+		closep(&f->tops[d]);
+}
+
+/* Sockets, and empty tops for memory and disks. */
+static int make_files(const struct engine_start *s, struct engine_machine *m, struct start_fds *f)
+{
+	char name[32];
+	int r;
+
+	m->dirfd = fcntl(s->dirfd, F_DUPFD_CLOEXEC, 3);
+	r = m->dirfd < 0 ? -errno : engine_image_copy(s->image, &m->image);
+	if (r == 0)
+		r = sock_listen(s->dirfd, "control", SOCK_SEQPACKET, &f->control);
+	if (r == 0)
+		r = sock_listen(s->dirfd, "agent", SOCK_STREAM, &f->agent);
+	if (r == 0)
+		r = layer_create_memfd("panda-memory", um_pages(s->image->memory_size), &m->top);
+	for (size_t d = 0; r == 0 && d < s->image->ndisks; d++) {
+		if (s->image->disks[d].read_only)
+			continue;
+		um_disk_name(name, d, 0);
+		r = layer_create_file(s->dirfd, name, um_pages(s->image->disks[d].size),
+		                      &f->tops[d]);
+	}
+	return r;
+}
+
 static int um_start(struct engine *engine, const struct engine_start *s, struct engine_machine *ret,
                     struct err *e)
 {
 	struct um *um = (struct um *)engine;
+	const struct um_runner *w = runner_of(um, s->image);
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
-	int tops[ENGINE_DISKS_MAX] = {-1, -1, -1, -1};
-	autoclose int control = -1, agent = -1, pagemap = -1;
+	AUTO(start_fds_fini) struct start_fds f = {.control = -1, .agent = -1, .pagemap = -1};
 	struct um_packet p;
 	struct um_msg answer;
-	char name[32], how[96], why[160];
+	char how[96], why[160];
 	int r;
 
+	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++)
+		f.tops[d] = -1;
 	r = check_image(s->image, e);
 	if (r == 0)
 		r = check_volumes(s, e);
@@ -443,38 +483,24 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 		return err_set(e, EINVAL, "bad_id", "machine ids have at most %d letters",
 		               ENGINE_ID_MAX);
 	snprintf(m.id, sizeof(m.id), "%s", s->id);
-	m.dirfd = fcntl(s->dirfd, F_DUPFD_CLOEXEC, 3);
-	r = m.dirfd < 0 ? -errno : engine_image_copy(s->image, &m.image);
-	if (r == 0)
-		r = sock_listen(s->dirfd, "control", SOCK_SEQPACKET, &control);
-	if (r == 0)
-		r = sock_listen(s->dirfd, "agent", SOCK_STREAM, &agent);
-	if (r == 0)
-		r = layer_create_memfd("panda-memory", um_pages(s->image->memory_size), &m.top);
-	for (size_t d = 0; r == 0 && d < s->image->ndisks; d++) {
-		if (s->image->disks[d].read_only)
-			continue;
-		um_disk_name(name, d, 0);
-		r = layer_create_file(s->dirfd, name, um_pages(s->image->disks[d].size), &tops[d]);
-	}
-	if (r < 0) {
-		err_set(e, -r, "machine_dir", "cannot prepare machine %s: %s", s->id, strerror(-r));
-		goto out;
-	}
+	r = make_files(s, &m, &f);
+	if (r < 0)
+		return err_set(e, -r, "machine_dir", "cannot prepare machine %s: %s", s->id,
+		               strerror(-r));
 	closep(&m.image.state);
 	m.image.state = -1;
-	m.image.kind = &um->kinds[runner_of(um, s->image) - um->runners];
+	m.image.kind = &um->kinds[w - um->runners];
 
-	r = spawn(um, s, control, &m, e);
+	r = spawn(um, s, f.control, &m, e);
 	if (r < 0)
-		goto out;
-	r = wait_for_exec(m.pid, runner_of(um, s->image)->program_fd);
+		return r;
+	r = wait_for_exec(m.pid, w->program_fd);
 	if (r == 0)
-		r = pagemap = open_pagemap(m.pid);
+		r = f.pagemap = open_pagemap(m.pid);
 	if (r >= 0)
 		r = sock_connect(s->dirfd, "control", SOCK_SEQPACKET, &m.control);
 	if (r == 0)
-		r = hello(runner_of(um, s->image), &p, s, &m, agent, pagemap, tops);
+		r = hello(w, &p, s, &m, f.agent, f.pagemap, f.tops);
 	if (r == 0)
 		r = um_call(m.control, m.pidfd, &p, START_TIMEOUT_MS, &answer);
 	if (r == 0 && answer.type != UM_READY)
@@ -483,9 +509,8 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 		how_it_is(um, s->id, m.pidfd, r, how, sizeof(how));
 		um_stop(engine, s->id, m.pid, NULL);
 		last_words(s->dirfd, why, sizeof(why));
-		err_set(e, -r, s->image->state < 0 ? "boot_failed" : "restore_failed",
-		        "machine %s did not start (%s): %s", s->id, how, why);
-		goto out;
+		return err_set(e, -r, s->image->state < 0 ? "boot_failed" : "restore_failed",
+		               "machine %s did not start (%s): %s", s->id, how, why);
 	}
 	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++) {
 		m.volumes[i] = s->volumes[i];
@@ -496,10 +521,7 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	m.net = s->net_fd > 0;
 	*ret = m;
 	m = (struct engine_machine)ENGINE_MACHINE_EMPTY;
-out:
-	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++)
-		closep(&tops[d]);
-	return r;
+	return 0;
 }
 
 static int um_adopt(struct engine *engine, const char *id, int dirfd, pid_t pid,
@@ -598,8 +620,7 @@ static int find_kinds(struct um *um, const struct um_config *cfg, struct err *e)
 		um->kinds[n++] = (struct engine_kind){.name = kinds[i]->name,
 		                                      .isolation = kinds[i]->isolation,
 		                                      .kernel = w->build,
-		                                      .host_cpu = !kinds[i]->kvm,
-		                                      .live_volumes = !kinds[i]->kvm};
+		                                      .host_cpu = !kinds[i]->kvm};
 	}
 	um->engine.nkinds = n;
 	return n ? 0 : r;

@@ -17,6 +17,7 @@ struct conn {
 	int fd;           /* -1: this place is free */
 	bool holds;       /* the machine stands still until its next request */
 	bool wants_stats; /* an answer is due */
+	bool copies;      /* a volume, until it says so or is gone */
 };
 
 struct control {
@@ -94,6 +95,12 @@ static void close_conn(struct conn *c)
 	close(c->fd);
 	c->fd = -1;
 	c->wants_stats = false;
+	if (c->copies) {
+		c->copies = false;
+		pthread_mutex_lock(&c->k->m->lock);
+		volumes_end_copy(&c->k->m->volumes);
+		pthread_mutex_unlock(&c->k->m->lock);
+	}
 	if (c->holds) {
 		c->holds = false;
 		machine_go(c->k->m);
@@ -211,6 +218,26 @@ static void snapshot(struct conn *c, const struct um_msg *msg, int *fds)
 	answer(c, &a);
 }
 
+/* --- volumes */
+
+static void volume(struct conn *c, const struct um_msg *msg, const int *fds)
+{
+	struct machine *m = c->k->m;
+	uint64_t verb = msg->arg[UM_VOLUME_VERB];
+	int r;
+
+	pthread_mutex_lock(&m->lock);
+	r = volumes_request(&m->volumes, msg, fds);
+	pthread_mutex_unlock(&m->lock);
+	if (r == 0 && verb == UM_VOLUME_COPY) {
+		for (size_t i = 0; i < CONTROL_CONNS_MAX; i++)
+			c->k->conn[i].copies = &c->k->conn[i] == c;
+	} else if (verb == UM_VOLUME_COPIED) {
+		c->copies = false;
+	}
+	done(c, r);
+}
+
 static void request(struct conn *c, const struct um_msg *msg, int *fds)
 {
 	struct machine *m = c->k->m;
@@ -219,6 +246,8 @@ static void request(struct conn *c, const struct um_msg *msg, int *fds)
 		c->holds = false;
 		machine_go(m);
 	}
+	if (msg->type == UM_VOLUME)
+		volume(c, msg, fds);
 	if (msg->type != UM_SNAPSHOT)
 		for (size_t i = 0; i < msg->nr_fds; i++)
 			close(fds[i]);
@@ -240,6 +269,8 @@ static void request(struct conn *c, const struct um_msg *msg, int *fds)
 		break;
 	case UM_PING:
 		done(c, 0);
+		break;
+	case UM_VOLUME:
 		break;
 	default:
 		done(c, -EPROTO);

@@ -148,6 +148,8 @@ int disk_write(struct disk *d, struct iovec *iov, unsigned n, uint64_t off)
 
 	if (r == 0 && d->read_only)
 		r = -EROFS;
+	if (r == 0 && d->copy)
+		copy_before(d->copy, top_fd(d), off, len);
 	if (r == 0)
 		r = transfer(top_fd(d), &c, len, off, true);
 	if (r == 0)
@@ -161,6 +163,8 @@ int disk_zero(struct disk *d, uint64_t off, uint64_t len)
 		return -EINVAL;
 	if (d->read_only)
 		return -EROFS;
+	if (d->copy)
+		copy_before(d->copy, top_fd(d), off, len);
 	if (fallocate(top_fd(d), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off,
 	              (off_t)len) < 0)
 		return -errno;

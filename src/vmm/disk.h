@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <sys/uio.h>
 
+#include "vmm/copy.h"
 #include "vmm/index.h"
 #include "vmm/state.h"
 
@@ -23,6 +24,7 @@ struct disk {
 	unsigned slot, layers;
 	bool read_only;
 	bool volume;
+	struct copy *copy; /* of a volume that is being copied; else NULL */
 };
 
 int disk_init(struct disk *d, unsigned slot, uint64_t size, unsigned layers, bool read_only);

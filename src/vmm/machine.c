@@ -200,15 +200,9 @@ static int add_disks(struct machine *m, const struct um_msg *h)
 		if (r == 0)
 			r = add_device(m, &b->vdev, disk_irq[i]);
 	}
-	for (unsigned i = 0; r == 0 && i < UM_VOLUMES_MAX; i++) {
-		struct blk *b = &m->volume[i];
-
-		disk_init_volume(&b->disk, UM_FD_VOLUME + i, h->volume[i].size,
-		                 h->volume[i].read_only);
-		snprintf(name, sizeof(name), "pvol%u", i);
-		blk_init(b, name, &m->ram.mem);
-		r = add_device(m, &b->vdev, VOLUME_IRQ);
-	}
+	volumes_init(&m->volumes, h->volume, &m->ram.mem);
+	for (unsigned i = 0; r == 0 && i < UM_VOLUMES_MAX; i++)
+		r = add_device(m, &m->volumes.blk[i].vdev, VOLUME_IRQ);
 	return r;
 }
 

@@ -18,6 +18,7 @@
 #include "vmm/virtio/rng.h"
 #include "vmm/virtio/vsock.h"
 #include "vmm/vm.h"
+#include "vmm/volume.h"
 
 enum {
 	MACHINE_DEVICES_MAX = UM_DISKS_MAX + UM_VOLUMES_MAX + 4,
@@ -45,7 +46,8 @@ struct machine {
 	struct vm vm;
 	struct serial serial;
 	struct host host;
-	struct blk disk[UM_DISKS_MAX], volume[UM_VOLUMES_MAX];
+	struct blk disk[UM_DISKS_MAX];
+	struct volumes volumes;
 	unsigned nr_disks;
 	struct net net;
 	struct rng rng;

@@ -18,10 +18,6 @@ struct saved_head {
 	uint32_t layers, disks;
 };
 
-struct saved_volumes {
-	uint64_t size[UM_VOLUMES_MAX];
-};
-
 /* What drivers and devices had told each other when the machine stood still is not lost. */
 static void wake_drivers(struct machine *m)
 {
@@ -63,18 +59,12 @@ void machine_go(struct machine *m)
 
 static void save_devices(struct machine *m, struct state_out *s)
 {
-	struct saved_volumes v;
-
 	serial_save(&m->serial, s);
 	for (unsigned i = 0; i < m->nr_disks; i++) {
 		vdev_save(&m->disk[i].vdev, s);
 		disk_save(&m->disk[i].disk, s);
 	}
-	for (unsigned i = 0; i < UM_VOLUMES_MAX; i++) {
-		vdev_save(&m->volume[i].vdev, s);
-		v.size[i] = m->volume[i].disk.size;
-	}
-	state_put(s, STATE_VOLUME, &v, sizeof(v));
+	volumes_save(&m->volumes, s);
 	vdev_save(&m->net.vdev, s);
 	vdev_save(&m->rng.vdev, s);
 	vsock_save(&m->vsock, s);
@@ -275,7 +265,6 @@ int machine_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struc
 
 static int load_devices(struct machine *m, struct state_in *s, uint64_t *ret_lost)
 {
-	struct saved_volumes v;
 	int r = serial_load(&m->serial, s);
 
 	for (unsigned i = 0; r == 0 && i < m->nr_disks; i++) {
@@ -283,10 +272,8 @@ static int load_devices(struct machine *m, struct state_in *s, uint64_t *ret_los
 		if (r == 0)
 			r = disk_load(&m->disk[i].disk, s);
 	}
-	for (unsigned i = 0; r == 0 && i < UM_VOLUMES_MAX; i++)
-		r = vdev_load(&m->volume[i].vdev, s);
 	if (r == 0)
-		r = state_get(s, STATE_VOLUME, &v, sizeof(v));
+		r = volumes_load(&m->volumes, s, ret_lost);
 	if (r == 0)
 		r = vdev_load(&m->net.vdev, s);
 	if (r == 0)
@@ -297,17 +284,9 @@ static int load_devices(struct machine *m, struct state_in *s, uint64_t *ret_los
 		r = balloon_load(&m->balloon, s);
 	if (r == 0)
 		r = state_get(s, STATE_END, NULL, 0);
-	if (r < 0)
-		return r;
-	*ret_lost = 0;
-	for (unsigned i = 0; i < UM_VOLUMES_MAX; i++) {
-		if (v.size[i] && !m->volume[i].disk.size)
-			*ret_lost |= 1ull << i;
-		if (v.size[i] != m->volume[i].disk.size)
-			vdev_config_changed(&m->volume[i].vdev);
-	}
-	vdev_config_changed(&m->net.vdev); /* another tap, or none */
-	return 0;
+	if (r == 0)
+		vdev_config_changed(&m->net.vdev); /* another tap, or none */
+	return r;
 }
 
 static int load_vm(struct machine *m, struct state_in *s)

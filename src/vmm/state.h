@@ -12,7 +12,7 @@
 #define STATE_MAGIC 0x76646e61702d766bull
 #define STATE_MAX   ((size_t)16 << 20) /* 65536 extents of memory and of each disk, and some more */
 
-enum { STATE_VERSION = 1 };
+enum { STATE_VERSION = 2 };
 
 enum state_tag {
 	STATE_HEAD = 1,

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/virtio_blk.h>
 #include <linux/virtio_ids.h>
+#include <stddef.h>
 #include <stdio.h>
 
 #include "base/cleanup.h"
@@ -93,44 +94,76 @@ static void blk_work(struct vdev *v)
 		vdev_signal(v, 0);
 }
 
+struct config {
+	struct virtio_blk_config standard;
+	uint8_t unused[BLK_CONFIG_READ_ONLY - sizeof(struct virtio_blk_config)];
+	uint32_t read_only, open;
+};
+
+_Static_assert(offsetof(struct config, open) == BLK_CONFIG_OPEN, "the driver's idea of it");
+
 static void blk_config(struct vdev *v, size_t off, void *buf, size_t len)
 {
 	const struct blk *b = (const struct blk *)v;
-	const struct virtio_blk_config config = {
-	    .capacity = b->disk.size / SECTOR,
-	    .seg_max = SEGMENTS,
-	    .blk_size = INDEX_PAGE,
-	    .max_discard_sectors = RANGE_SECTORS & ~7u,
-	    .max_discard_seg = RANGES_MAX,
-	    .discard_sector_alignment = INDEX_PAGE / SECTOR,
-	    .max_write_zeroes_sectors = RANGE_SECTORS & ~7u,
-	    .max_write_zeroes_seg = RANGES_MAX,
-	    .write_zeroes_may_unmap = 1,
+	const struct config config = {
+	    .standard = {.capacity = b->disk.size / SECTOR,
+	                 .seg_max = SEGMENTS,
+	                 .blk_size = INDEX_PAGE,
+	                 .max_discard_sectors = RANGE_SECTORS & ~7u,
+	                 .max_discard_seg = RANGES_MAX,
+	                 .discard_sector_alignment = INDEX_PAGE / SECTOR,
+	                 .max_write_zeroes_sectors = RANGE_SECTORS & ~7u,
+	                 .max_write_zeroes_seg = RANGES_MAX,
+	                 .write_zeroes_may_unmap = 1},
+	    .read_only = b->disk.read_only,
+	    .open = b->open,
 	};
 
 	memcpy(buf, (const char *)&config + off, len);
+}
+
+static void blk_config_write(struct vdev *v, size_t off, const void *buf, size_t len)
+{
+	struct blk *b = (struct blk *)v;
+	uint32_t value;
+
+	if (off != BLK_CONFIG_OPEN || len != sizeof(value) || !vdev_has(v, BLK_F_VOLUME))
+		return;
+	memcpy(&value, buf, sizeof(value));
+	b->open = value;
+}
+
+static void blk_reset(struct vdev *v)
+{
+	((struct blk *)v)->open = false;
 }
 
 static const struct vdev_ops blk_ops = {
     .id = VIRTIO_ID_BLOCK,
     .features = 1ull << VIRTIO_BLK_F_SEG_MAX | 1ull << VIRTIO_BLK_F_BLK_SIZE |
                 1ull << VIRTIO_BLK_F_FLUSH | 1ull << VIRTIO_BLK_F_DISCARD |
-                1ull << VIRTIO_BLK_F_WRITE_ZEROES | 1ull << VIRTIO_BLK_F_RO,
+                1ull << VIRTIO_BLK_F_WRITE_ZEROES | 1ull << VIRTIO_BLK_F_RO | 1ull << BLK_F_VOLUME,
     .queues = 1,
     .queue_max = 128,
     .work = blk_work,
-    .config_len = sizeof(struct virtio_blk_config),
+    .reset = blk_reset,
+    .config_len = sizeof(struct config),
     .config_read = blk_config,
+    .config_write = blk_config_write,
 };
 
 void blk_init(struct blk *b, const char *name, const struct mem *mem)
 {
 	const uint64_t writes = 1ull << VIRTIO_BLK_F_DISCARD | 1ull << VIRTIO_BLK_F_WRITE_ZEROES;
+	uint64_t not_here = 1ull << BLK_F_VOLUME;
 
 	vdev_init(&b->vdev, &blk_ops, mem);
 	snprintf(b->name, sizeof(b->name), "%s", name);
-	/* A volume's slot is for either kind: what is in it may be another file in the next life.
-	 */
-	b->vdev.offered &=
-	    b->disk.read_only && !b->disk.volume ? ~writes : ~(1ull << VIRTIO_BLK_F_RO);
+	b->open = false;
+	/* A volume's slot is for either kind: what is in it may be another file at any moment. */
+	if (b->disk.volume)
+		not_here = 1ull << VIRTIO_BLK_F_RO;
+	else
+		not_here |= b->disk.read_only ? writes : 1ull << VIRTIO_BLK_F_RO;
+	b->vdev.offered &= ~not_here;
 }

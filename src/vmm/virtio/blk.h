@@ -1,14 +1,25 @@
 /*
  * vmm/virtio/blk.h - a disk (disk.h) as virtio block device
  * Requests are carried out at once, by whoever calls: at rest, none is in flight.
+ *
+ * A volume's device has a feature of our own: its config says whether the file that is there now is
+ * read-only, which may change while the guest runs, and its driver writes there whether somebody
+ * has the device open.
  */
 #pragma once
 #include "vmm/disk.h"
 #include "vmm/virtio/mmio.h"
 
+enum {
+	BLK_F_VOLUME = 23,
+	BLK_CONFIG_READ_ONLY = 0x80,
+	BLK_CONFIG_OPEN = 0x84,
+};
+
 struct blk {
 	struct vdev vdev;
 	struct disk disk;
+	bool open;     /* a volume: the guest says it is in use */
 	char name[20]; /* the serial number: what the guest's agent calls it */
 };
 

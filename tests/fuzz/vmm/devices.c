@@ -17,12 +17,12 @@
 #include "vmm/host.h"
 #include "vmm/serial.h"
 #include "vmm/virtio/balloon.h"
-#include "vmm/virtio/blk.h"
 #include "vmm/virtio/net.h"
 #include "vmm/virtio/rng.h"
 #include "vmm/virtio/vsock.h"
+#include "vmm/volume.h"
 
-enum { MEMORY = 256 << 10, SLOT = 300, DISK = 16 * INDEX_PAGE, STEPS_MAX = 512 };
+enum { DEVICES = 6, MEMORY = 256 << 10, SLOT = 300, DISK = 16 * INDEX_PAGE, STEPS_MAX = 512 };
 
 struct step {
 	uint8_t what, len;
@@ -36,6 +36,8 @@ static struct {
 	pthread_mutex_t lock;
 	int tap[2], stream[2];
 	struct blk blk;
+	struct volumes volumes;
+	int file, marks;
 	struct net net;
 	struct rng rng;
 	struct vsock vsock;
@@ -80,14 +82,32 @@ static void once(void)
 		assert(ftruncate(fd, DISK) == 0 && dup2(fd, SLOT + i) >= 0);
 		close(fd);
 	}
+	f.file = memfd_create("volume", 0);
+	f.marks = memfd_create("marks", 0);
+	assert(ftruncate(f.file, DISK) == 0 && ftruncate(f.marks, 1) == 0);
 	assert(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, f.tap) == 0);
+}
+
+/* A host that gives and takes a volume at any moment. */
+static void volume_moves(uint32_t value)
+{
+	struct um_msg msg = {.arg = {[UM_VOLUME_NR] = value >> 8 & 7,
+	                             [UM_VOLUME_VERB] = value & 7,
+	                             [UM_VOLUME_FORCE] = value >> 3 & 1},
+	                     .nr_fds = 3,
+	                     .slot = {UM_FD_VOLUME, UM_FD_COPY, UM_FD_MARKS}};
+	const int fds[] = {f.file, f.file, f.marks};
+
+	msg.volume[0] = (struct um_volume){.size = DISK, .read_only = value >> 4 & 1};
+	volumes_request(&f.volumes, &msg, fds);
 }
 
 static struct vdev *make(unsigned which)
 {
+	const struct um_volume none[UM_VOLUMES_MAX] = {0};
 	const struct mem *m = &f.ram.mem;
 
-	switch (which % 5) {
+	switch (which % DEVICES) {
 	case 0:
 		assert(disk_init(&f.blk.disk, SLOT, DISK, 2, false) == 0);
 		blk_init(&f.blk, "pblk0", m);
@@ -101,6 +121,9 @@ static struct vdev *make(unsigned which)
 	case 3:
 		assert(vsock_init(&f.vsock, f.loop, &f.lock, -1, 0, m) == 0);
 		return &f.vsock.vdev;
+	case 5:
+		volumes_init(&f.volumes, none, m);
+		return &f.volumes.blk[0].vdev;
 	default:
 		balloon_init(&f.balloon, &f.ram);
 		return &f.balloon.vdev;
@@ -111,7 +134,7 @@ static void unmake(unsigned which)
 {
 	char frame[65536];
 
-	switch (which % 5) {
+	switch (which % DEVICES) {
 	case 0:
 		disk_fini(&f.blk.disk);
 		break;
@@ -120,6 +143,10 @@ static void unmake(unsigned which)
 		break;
 	case 3:
 		vsock_fini(&f.vsock);
+		break;
+	case 5:
+		volume_moves(UM_VOLUME_DETACH | 1 << 3);
+		assert(f.volumes.blk[0].disk.size == 0 && !f.volumes.copy.on);
 		break;
 	}
 	while (recv(f.tap[1], frame, sizeof(frame), MSG_DONTWAIT) > 0 ||
@@ -148,12 +175,14 @@ static void take(struct vdev *v, unsigned which, const struct step *s)
 			memcpy(f.ram.mem.base + gpa, &s->value, 4);
 		break;
 	case 6: /* the outside world */
-		if (which % 5 == 1)
+		if (which % DEVICES == 1)
 			(void)!write(f.tap[1], f.ram.mem.base, s->at);
-		if (which % 5 == 3)
+		if (which % DEVICES == 3)
 			vsock_reborn(&f.vsock);
-		if (which % 5 == 4)
+		if (which % DEVICES == 4)
 			balloon_ask(&f.balloon);
+		if (which % DEVICES == 5)
+			volume_moves(s->value);
 		turn();
 		break;
 	case 7: /* small devices ride along */

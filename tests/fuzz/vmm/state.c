@@ -12,9 +12,9 @@
 #include "base/cleanup.h"
 #include "vmm/serial.h"
 #include "vmm/virtio/balloon.h"
-#include "vmm/virtio/blk.h"
 #include "vmm/virtio/rng.h"
 #include "vmm/vm.h"
+#include "vmm/volume.h"
 
 enum { MEMORY = 256 << 10, SLOT = 300, DISK = 64 * INDEX_PAGE };
 
@@ -24,6 +24,23 @@ static void no_output(void *arg, uint8_t byte)
 
 static void nothing(void *arg, unsigned irq)
 {
+}
+
+/* Records of volumes alone, as they stand in the middle of a state. */
+static void volumes_of(struct state_in in, const struct mem *mem)
+{
+	const struct um_volume none[UM_VOLUMES_MAX] = {0};
+	struct volumes v;
+	uint64_t lost;
+
+	volumes_init(&v, none, mem);
+	if (volumes_load(&v, &in, &lost) < 0)
+		return;
+	assert(lost >> UM_VOLUMES_MAX == 0);
+	for (unsigned i = 0; i < UM_VOLUMES_MAX; i++) {
+		vdev_write(&v.blk[i].vdev, VDEV_NOTIFY, 4, 0);
+		vdev_write(&v.blk[i].vdev, VDEV_CONFIG + BLK_CONFIG_OPEN, 4, 0);
+	}
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -45,6 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	memcpy(aligned, data, size);
 	memset(memory, 0, MEMORY);
+	volumes_of(in, &ram.mem);
 	if (vm_load_cpuid(&in, &cpuid) == 0)
 		assert(cpuid.head.nent <= CPUID_MAX);
 	serial_load(&serial, &in);

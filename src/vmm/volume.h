@@ -1,0 +1,32 @@
+/*
+ * vmm/volume.h - volumes: files used in place, behind block devices that are always there
+ * Every machine has all of its volume devices, mostly of size 0, so that a file can come, go and
+ * grow while it runs, and in its next life: a capacity is all that changes. The guest's driver says
+ * whether somebody has a device open (virtio/blk.h); such a one neither loses its file unasked nor
+ * gets another, which what is still mounted would write over. The caller holds the devices' lock.
+ */
+#pragma once
+#include "um/um_wire.h"
+#include "vmm/copy.h"
+#include "vmm/virtio/blk.h"
+
+struct volumes {
+	struct blk blk[UM_VOLUMES_MAX];
+	struct copy copy; /* of one of them */
+};
+
+/* Files are in their slots (um_wire.h) where is[i].size says so. */
+void volumes_init(struct volumes *v, const struct um_volume is[UM_VOLUMES_MAX],
+                  const struct mem *mem);
+
+/*
+ * UM_VOLUME. fds[i] is for msg->slot[i]; they stay the caller's. -EBUSY: the guest has it open;
+ * -EEXIST, -ENOENT: there is a file, or none. UM_VOLUME_COPIED answers how the copy went.
+ */
+int volumes_request(struct volumes *v, const struct um_msg *msg, const int *fds);
+/* Whoever copied is gone. */
+void volumes_end_copy(struct volumes *v);
+
+void volumes_save(const struct volumes *v, struct state_out *s);
+/* Tells drivers what is not as it was. *ret_lost: those that had a file and have none, by bit. */
+int volumes_load(struct volumes *v, struct state_in *s, uint64_t *ret_lost);
