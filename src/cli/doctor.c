@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,31 +38,16 @@ static void row(bool ok, const char *name, const char *detail, const char *todo)
 	problems += !ok;
 }
 
-/* Machines of engine um find what they dirtied with this ioctl; a scan of nothing tells whether it
- * is there. */
-static bool have_pagemap_scan(void)
-{
-	autoclose int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	unsigned long long arg[12] = {sizeof(arg)};
-
-	return fd >= 0 && ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, sizeof(arg)), arg) >= 0;
-}
-
 /* Which engine this host gets, and why. One is enough. */
 static void check_engines(void)
 {
-	char why[200];
-	autoclose int kvm = kvm_open(why, sizeof(why));
-	bool scan = have_pagemap_scan();
+	char why_kvm[200], why_um[200];
+	autoclose int kvm = kvm_open(why_kvm, sizeof(why_kvm));
+	bool um = um_usable(why_um, sizeof(why_um)) == 0;
 
-	say(kvm >= 0 ? "ok" : "--", "engine kvm", why, NULL);
-	say(scan ? "ok" : "--", "engine um",
-	    scan ? "needs no hardware: PAGEMAP_SCAN works" : "the kernel has no PAGEMAP_SCAN",
-	    scan ? NULL : "use Linux 6.7 or newer");
-	row(kvm >= 0 || scan, "engine",
-	    kvm >= 0 ? "auto is kvm: a guest stays behind hardware virtualization"
-	    : scan   ? "auto is um: a guest's kernel is a jailed process of this host"
-	             : "neither kvm nor um works",
+	say(kvm >= 0 ? "ok" : "--", "engine kvm", why_kvm, NULL);
+	say(um ? "ok" : "--", "engine um", why_um, um ? NULL : "use Linux 6.7 or newer");
+	row(kvm >= 0 || um, "engine", engine_auto(kvm >= 0, um),
 	    "use a host with hardware virtualization, or Linux 6.7 or newer");
 }
 

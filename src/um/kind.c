@@ -94,6 +94,9 @@ int um_runner_init(struct um_runner *r, const struct um_kind *k, const struct um
 
 	*r = (struct um_runner){.kind = k, .program_fd = -1, .kvm_fd = -1, .kernel_fd = -1};
 	ret = open_program(k->kvm ? "the monitor" : "the kernel", program, &r->program_fd, e);
+	if (ret == 0 && !k->kvm && um_usable(why, sizeof(why)) < 0)
+		ret = err_set(e, ENOTSUP, "um_unusable",
+		              "%s; 'engine = kvm' needs hardware virtualization instead", why);
 	if (ret == 0 && k->kvm)
 		ret = open_program("the guest kernel", kernel, &r->kernel_fd, e);
 	if (ret == 0 && k->kvm) {

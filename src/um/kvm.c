@@ -112,38 +112,64 @@ static int probe_guest(int kvm)
 	return r;
 }
 
+int kvm_explain(const struct kvm_found *f, char *why, size_t n)
+{
+	int r = f->open_error;
+
+	if (r == -ENOENT && f->flag) {
+		snprintf(why, n,
+		         "the cpu could (%s), but there is no /dev/kvm: load the module kvm_amd or "
+		         "kvm_intel",
+		         f->flag);
+	} else if (r == -ENOENT) {
+		snprintf(why, n, "no hardware virtualization: the cpu has neither svm nor vmx");
+	} else if (r == -EACCES || r == -EPERM) {
+		snprintf(why, n, "/dev/kvm is there, but this user may not open it");
+	} else if (r < 0) {
+		snprintf(why, n, "/dev/kvm does not open (%s)", strerror(-r));
+	} else if (!f->flag) {
+		snprintf(why, n,
+		         "/dev/kvm opens, but the cpu has neither svm nor vmx: what is behind it "
+		         "is no hardware");
+		r = -ENODEV;
+	} else if (f->guest_error < 0) {
+		snprintf(why, n, "/dev/kvm opens, but a tiny guest does not run on it (%s)",
+		         strerror(-f->guest_error));
+		r = f->guest_error;
+	} else {
+		snprintf(why, n, "hardware virtualization works (%s)", f->flag);
+	}
+	return r;
+}
+
 int kvm_open(char *why, size_t n)
 {
-	const char *flag = cpu_flag();
 	autoclose int fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	struct kvm_found f = {.open_error = fd < 0 ? -errno : 0, .flag = cpu_flag()};
 	int r;
 
-	if (fd < 0) {
-		r = -errno;
-		snprintf(
-		    why, n, "%s",
-		    r == -ENOENT && flag
-			? "the cpu could, but there is no /dev/kvm: load the module kvm_amd or "
-			  "kvm_intel"
-		    : r == -ENOENT ? "no hardware virtualization: the cpu has neither svm nor vmx"
-		    : r == -EACCES || r == -EPERM
-			? "/dev/kvm is there, but this user may not open it"
-			: "/dev/kvm does not open");
-		return r;
+	if (fd >= 0 && f.flag) /* without, it is not worth a try: an emulation may take minutes */
+		f.guest_error = probe_guest(fd);
+	r = kvm_explain(&f, why, n);
+	return r < 0 ? r : take_fd(&fd);
+}
+
+int um_usable(char *why, size_t n)
+{
+	autoclose int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	unsigned long long arg[12] = {sizeof(arg)}; /* a scan of nothing */
+
+	if (fd >= 0 && ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, sizeof(arg)), arg) >= 0) {
+		snprintf(why, n, "needs no hardware: PAGEMAP_SCAN works");
+		return 0;
 	}
-	if (!flag) {
-		snprintf(
-		    why, n,
-		    "/dev/kvm opens, but the cpu has neither svm nor vmx: what is behind it is "
-		    "no hardware");
-		return -ENODEV;
-	}
-	r = probe_guest(fd);
-	if (r < 0) {
-		snprintf(why, n, "/dev/kvm opens, but a tiny guest does not run on it (%s)",
-		         strerror(-r));
-		return r;
-	}
-	snprintf(why, n, "hardware virtualization works (%s)", flag);
-	return take_fd(&fd);
+	snprintf(why, n, "this kernel has no PAGEMAP_SCAN, which Linux has since 6.7");
+	return -ENOTSUP;
+}
+
+const char *engine_auto(bool kvm, bool um)
+{
+	return kvm  ? "auto is kvm: a guest stays behind hardware virtualization"
+	       : um ? "auto is um: a guest's kernel is a jailed process of this host"
+	            : "neither kvm nor um works";
 }

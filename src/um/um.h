@@ -21,7 +21,7 @@ struct um_config {
 };
 
 /*
- * Kinds: bad_engine, kernel_missing, kvm_unusable, and those of jail_new(). Caller frees with
- * (*ret)->free().
+ * Kinds: bad_engine, kernel_missing, kvm_unusable, um_unusable, and those of jail_new(). Caller
+ * frees with (*ret)->free().
  */
 int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *e);

@@ -34,7 +34,7 @@ struct um_runner {
 	char build[65];        /* identity of the guest kernel */
 };
 
-/* Kinds: kernel_missing, kvm_unusable. */
+/* Kinds: kernel_missing, kvm_unusable, um_unusable. */
 int um_runner_init(struct um_runner *r, const struct um_kind *k, const struct um_config *cfg,
                    struct err *e);
 void um_runner_fini(struct um_runner *r);
