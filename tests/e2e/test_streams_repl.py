@@ -246,6 +246,7 @@ def test_a_running_node_cell_is_seen_and_interrupted(templates_pandad):
     seen = e.until("exit")
     assert seen[-2][1]["name"] == "KeyboardInterrupt" and seen[-1][1]["exit"] == 1
     assert s.value("kept") == "7"
+    assert s.value("for (let i = 0; i < 100; i++) new Array(1e5).fill(i); 'collected'") == "'collected'"  # also what the cell awaited
     p.clear()
 
 

@@ -480,11 +480,3 @@ def test_js_what_computes_in_the_background_can_be_interrupted(js):
             break
     assert js.answers().error["name"] == "KeyboardInterrupt"
     assert js.run("x").value == "1"
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="this host has no node")
-def test_js_last_words(tmp_path):
-    js = Repl([PANDA / "repl-node"], tmp_path)
-    js.ask("require('fs').writeSync(2, 'last words'); process.reallyExit(3)")
-    out, err = js.p.communicate(timeout=DEADLINE_S)
-    assert js.p.returncode == 3 and b"last words" in out + err

@@ -11,6 +11,7 @@ const { createRequire } = require('module');
 const path = require('path');
 const url = require('url');
 const util = require('util');
+const { promiseHooks } = require('v8');
 const { Writable } = require('stream');
 const { Worker, MessageChannel } = require('worker_threads');
 
@@ -170,6 +171,26 @@ function settled(n, error, answer) {
 	}
 }
 
+/*
+ * The first promise of a cell is its own. If that is collected, V8 says so in the middle of the collection, and Node ends
+ * because it must not run us then: so it never is. (It holds nothing of the cell.)
+ */
+const unsettled = new Set();
+
+function run(n, code) {
+	let promise;
+	const unhook = promiseHooks.onInit(p => {
+		unhook();
+		unsettled.add(promise = p);
+	});
+	session.post('Runtime.evaluate', { expression: `${prepared(code)}\n//# sourceURL=cell_${n}.js`, replMode: true, awaitPromise: true },
+		(error, answer) => {
+			unsettled.delete(promise);
+			post({ n, type: 'end', exit: settled(n, error, answer) });
+		});
+	unhook(); /* there is none if it does not compile */
+}
+
 port.on('message', ({ n, code, ping, exit }) => {
 	if (exit !== undefined)
 		process.reallyExit(exit);
@@ -178,6 +199,5 @@ port.on('message', ({ n, code, ping, exit }) => {
 	if (!n || n <= stopped)
 		return;
 	began = n;
-	session.post('Runtime.evaluate', { expression: `${prepared(code)}\n//# sourceURL=cell_${n}.js`, replMode: true, awaitPromise: true },
-		(error, answer) => post({ n, type: 'end', exit: settled(n, error, answer) }));
+	run(n, code);
 });
