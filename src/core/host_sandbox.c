@@ -227,7 +227,8 @@ static void on_time(void *arg)
 
 	if (sb->state == SANDBOX_KILLING)
 		return;
-	if (ends && wall_ms() >= ends) {
+	/* Either clock: one that is set back does not prolong a life. */
+	if (ends && (wall_ms() >= ends || (ends == sb->ends_ms && now >= sb->ends_due_ms))) {
 		host_kill(h, sb, "ttl", NULL, NULL);
 		return;
 	}
@@ -250,8 +251,12 @@ void sandbox_schedule(struct sandbox *sb)
 	uint64_t now = mono_ms(), at = UINT64_MAX, ends = sandbox_expires_ms(sb), wall = wall_ms();
 	uint64_t reap = reap_due_ms(sb), sleep = sleep_due_ms(sb);
 
+	if (ends != sb->ends_ms) {
+		sb->ends_ms = ends;
+		sb->ends_due_ms = now + (ends > wall ? ends - wall : 0);
+	}
 	if (ends)
-		at = now + (ends > wall ? ends - wall : 0);
+		at = sb->ends_due_ms;
 	/* Busy ones are looked at again when they would be due: activity sets no timer. */
 	if (reap != UINT64_MAX) {
 		reap = MAX(reap, now + 1000);

@@ -96,9 +96,10 @@ struct sandbox {
 	pid_t pid; /* of its machine; 0: none */
 	int pidfd;
 	struct loop_io death;
-	struct loop_timer timer;  /* ttl, idle, auto-hibernate: whichever is next */
-	uint64_t active_ms;       /* monotonic: when somebody last asked for something */
-	unsigned diffs;           /* those at work, it on either side */
+	struct loop_timer timer;       /* ttl, idle, auto-hibernate: whichever is next */
+	uint64_t active_ms;            /* monotonic: when somebody last asked for something */
+	uint64_t ends_ms, ends_due_ms; /* its TTL: by the wall clock, and the monotonic one */
+	unsigned diffs;                /* those at work, it on either side */
 	unsigned busy;            /* commands, streams, terminals that are open: it is not idle */
 	struct link *link;        /* to its agent; NULL until needed */
 	bool silent;              /* which does not answer */

@@ -1,4 +1,5 @@
 """The life of sandboxes through the API: who lives how long, and what comes back."""
+import subprocess
 import time
 
 from conftest import TOP, wait_for
@@ -98,6 +99,39 @@ def test_ttl_can_be_extended(pandad):
     assert life["ttl_seconds"] == 3600
     time.sleep(2.2)
     assert state(pandad, id) == "running"
+
+
+SET_BACK = """
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+	int r = (int)syscall(SYS_clock_gettime, id, t);
+
+	if (id == CLOCK_REALTIME && access("%s", F_OK) == 0)
+		t->tv_sec -= 86400;
+	return r;
+}
+"""
+
+
+def test_a_clock_that_is_set_back_prolongs_no_ttl(new_pandad, tmp_path, monkeypatch):
+    back, shim = tmp_path / "back", tmp_path / "clock.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", shim], input=SET_BACK % back, text=True, check=True)
+    p = new_pandad(start=False)
+    with monkeypatch.context() as m:
+        m.setenv("LD_PRELOAD", str(shim))
+        p.start()
+    id = p.create(ttl_seconds=3)
+    kept = p.create(ttl_seconds=3600)
+    back.touch()
+    created = p.do("GET", "/v1/sandboxes/" + p.create())["created_at"]
+    assert created < p.do("GET", f"/v1/sandboxes/{kept}")["created_at"], "the clock was not set back"
+    wait_for("it to end as if nothing had been", lambda: state(p, id) == 404)
+    assert state(p, kept) == "running"
+    life = p.do("PATCH", f"/v1/sandboxes/{kept}/lifecycle", {"ttl_seconds": 7200})  # what is said now counts from then on
+    assert life["ttl_seconds"] == 7200 and state(p, kept) == "running"
 
 
 def test_the_idle_are_reaped_but_not_the_busy_the_persistent_and_the_sleeping(new_pandad):
