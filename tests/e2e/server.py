@@ -99,7 +99,8 @@ class Pandad:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(args, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                             stderr=log, preexec_fn=preexec)
-        self.standard = self._standard_fds()
+        # known without asking it: it may have ended already
+        self.standard = ["/dev/null", f"pipe:[{os.fstat(self.process.stdout.fileno()).st_ino}]", str(self.log.resolve())]
         threading.Thread(target=self._read_key, args=(self.process.stdout,), daemon=True).start()
         if wait:
             self.wait_ready()
