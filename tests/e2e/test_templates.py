@@ -517,6 +517,15 @@ console.log(await page.textContent('h1'));
 await browser.close();
 ''')
     assert box.run("node", "/workspace/nav.mjs", timeout=180) == "hello\n"
+    assert run_file(box, "sync.py", """
+from playwright.sync_api import sync_playwright
+with sync_playwright() as p, p.chromium.launch() as browser:
+    page = browser.new_page()
+    page.set_content("<p id=x>" + chr(0x1f43c) + "</p>")
+    print(page.inner_text("#x") == chr(0x1f43c))
+""", timeout=180) == "True\n"
+    fonts = box.sh("fc-list : family")
+    assert all(name in fonts for name in ("DejaVu Sans", "Liberation Serif", "Noto Sans", "Noto Color Emoji")), fonts
     start = time.monotonic()
     box.run("python3", "/usr/lib/panda/warm-browser.py", timeout=180)
     print(f"a page from nothing, warm: {time.monotonic() - start:.1f} s")
@@ -564,7 +573,7 @@ def test_packages_can_be_installed_when_egress_allows(server_home, tmp_path):
             id = p.create(template="agent", egress_allowlist=["web.example"])
             r = p.sh(id, f"{pip} && python3 -c 'import lamp; print(lamp.light)'", timeout_seconds=100)
             assert (r["exit_code"], r["stdout"]) == (0, "on\n"), r
-            r = p.sh(id, f"cd /workspace && {npm} lantern && node -p 'require(\"lantern\")' && {npm} -g lantern && lantern", timeout_seconds=100)
+            r = p.sh(id, f"cd /workspace && {npm} lantern && ls node_modules/lantern && node -p 'require(\"lantern\")' && {npm} -g lantern && lantern", timeout_seconds=100)
             assert r["exit_code"] == 0 and r["stdout"].split()[-1] == "run" and "lit" in r["stdout"].split(), r
             shut = p.create(template="agent", egress="off")
             assert p.sh(shut, pip, timeout_seconds=100)["exit_code"] != 0
@@ -628,3 +637,31 @@ def test_a_broken_template_is_refused_with_its_place(text, says, tmp_path):
     r = subprocess.run([top / "tools/image", "--template", "broken", "--init", "/bin/true"], capture_output=True, text=True,
                        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PANDA_CACHE": str(tmp_path / "cache")}, timeout=60)
     assert r.returncode != 0 and says in r.stderr, r
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_what_is_borrowed_on_trial_and_does_not_work_is_given_back(tmp_path, works):
+    """The step of tools/image alone, on a tree of one package: a whole image takes minutes."""
+    tree, package = tmp_path / "tree", tmp_path / "package"
+    for top in tree, package:
+        (top / "usr/lib/tried").mkdir(parents=True)
+        (top / "usr/lib/tried/a file").write_text("x")
+    (package / "DEBIAN").mkdir()
+    (package / "DEBIAN/control").write_text("Package: python3-tried\nVersion: 1\nArchitecture: all\nMaintainer: us\nDescription: x\n")
+    subprocess.run(["dpkg-deb", "--build", package, tmp_path / "a.deb"], check=True, capture_output=True)
+    (tree / "usr/lib/tried/made later").write_text("x")
+    (tree / "usr/share/panda").mkdir(parents=True)
+    (tree / "usr/share/panda/borrowed").write_text("python3-tried 1 sid\npython3-other 1 sid\n")
+    step = subprocess.run(["sed", "-n", "/^give_back()/,/^}/p", TOP / "tools/image"], capture_output=True, text=True, check=True).stdout
+    script = f"""set -euo pipefail
+said() {{ printf 'borrow sid python3-tried tried\\nborrow sid python3-other\\n'; }}
+fetch_borrowed() {{ test "$1 $2" = 'sid python3-tried' && echo {tmp_path}/a.deb; }}
+inside() {{ test "$1" = "python3 -c 'import tried'" && {'true' if works else 'false'}; }}
+tree={tree}
+{step}
+give_back"""
+    r = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert r.returncode == 0, r
+    left = sorted(p.name for p in (tree / "usr/lib/tried").iterdir())
+    assert left == (["a file", "made later"] if works else ["made later"]) and ("does not work here" in r.stdout) == (not works)
+    assert (tree / "usr/share/panda/borrowed").read_text() == ("python3-tried 1 sid\n" if works else "") + "python3-other 1 sid\n"
