@@ -84,8 +84,6 @@ int target_parse(const char *url, struct target *ret, struct panda_error *e)
 	if (!printable(url))
 		return bad(e, url, "there are spaces or control characters in it");
 	path = host + strcspn(host, "/?#");
-	if (*path && *path != '/')
-		return bad(e, url, "it has a query");
 	if (strpbrk(path, "?#"))
 		return bad(e, url, "it has a query");
 	if (memchr(host, '@', (size_t)(path - host)))

@@ -110,12 +110,92 @@ static void settle_volumes(struct sandbox *sb, struct tally *t)
 	t->finished++;
 }
 
-static void recover_one(struct sandbox *sb, struct tally *t)
+static const char *end_of(const struct machine_info *info)
+{
+	return info->end[0] ? info->end : "its host went down";
+}
+
+/* It ran, or was paused: its machine goes on, and is taken up. */
+static void recover_awake(struct sandbox *sb, const struct machine_info *info, struct tally *t)
 {
 	struct host *h = sb->host;
+	char name[SNAPSHOT_ID_MAX + 1];
+
+	if (sb->checkpointed)
+		sb->history_lost = "pandad was started anew";
+	/* The host went down when it had just been saved, or had just been woken: in both cases
+	 * that is the newest there is of it. */
+	if (!info->alive && saved(h, sb->id)) {
+		machine_remove(&h->machines, sb->machine, NULL);
+		settle_as(sb, SANDBOX_HIBERNATED);
+		log_info("finished a hibernation that was not on record sandbox=%s", sb->id);
+		t->finished++;
+		return;
+	}
+	if (!info->alive || sandbox_watch(sb, info->pid, info->kind) < 0) {
+		fail(sb, end_of(info), t);
+		return;
+	}
+	/* A wake-up that was not finished: what it slept in is of no more use. */
+	if (sb->state == SANDBOX_RUNNING && saved(h, sb->id)) {
+		hibernate_id(sb->id, name);
+		snapshot_delete(&h->store, name, NULL);
+	}
+	if (sb->state == SANDBOX_PAUSED)
+		set_paused(h, sb->machine, true);
+	network_adopt(sb);
+	sandbox_check(sb);
+	sandbox_schedule(sb);
+	t->adopted++;
+}
+
+/* It was about to be put to sleep: it sleeps if it was saved, and goes on if it was not. */
+static void recover_hibernating(struct sandbox *sb, const struct machine_info *info,
+                                struct tally *t)
+{
+	struct host *h = sb->host;
+
+	if (saved(h, sb->id)) {
+		machine_remove(&h->machines, sb->machine, NULL);
+		settle_as(sb, SANDBOX_HIBERNATED);
+		event_emit(&h->events, sb->tenant, sb->id, "recover.hibernated", NULL);
+		log_info("finished a hibernation sandbox=%s", sb->id);
+		t->finished++;
+	} else if (info->alive && sandbox_watch(sb, info->pid, info->kind) == 0) {
+		network_adopt(sb);
+		set_paused(h, sb->machine, false);
+		settle_as(sb, SANDBOX_RUNNING);
+		log_info("undid a hibernation sandbox=%s", sb->id);
+		t->undone++;
+	} else {
+		fail(sb, end_of(info), t);
+	}
+}
+
+/* It slept, maybe somebody was about to wake it: it sleeps. */
+static void recover_asleep(struct sandbox *sb, bool there, struct tally *t)
+{
+	struct host *h = sb->host;
+
+	if (there)
+		machine_remove(&h->machines, sb->machine, NULL);
+	if (!saved(h, sb->id)) {
+		fail(sb, "what it was hibernated in is gone or damaged", t);
+		return;
+	}
+	if (sb->state == SANDBOX_WAKING) {
+		log_info("undid a wake-up sandbox=%s", sb->id);
+		t->undone++;
+		settle_as(sb, SANDBOX_HIBERNATED);
+	}
+	sandbox_schedule(sb);
+	t->asleep++;
+}
+
+static void recover_one(struct sandbox *sb, struct tally *t)
+{
 	struct machine_info info = {0};
-	bool there = machine_look(&h->machines, sb->machine, &info, NULL) == 0;
-	const char *gone = there && info.end[0] ? info.end : "its host went down";
+	bool there = machine_look(&sb->host->machines, sb->machine, &info, NULL) == 0;
 
 	if (sb->state == SANDBOX_REWINDING) /* before or after: the record says which machine */
 		settle_as(sb, SANDBOX_RUNNING);
@@ -132,68 +212,14 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 		return;
 	case SANDBOX_RUNNING:
 	case SANDBOX_PAUSED:
-		if (sb->checkpointed)
-			sb->history_lost = "pandad was started anew";
-		/* The host went down when it had just been saved, or had just been woken: in both
-		 * cases that is the newest there is of it. */
-		if (!info.alive && saved(h, sb->id)) {
-			machine_remove(&h->machines, sb->machine, NULL);
-			settle_as(sb, SANDBOX_HIBERNATED);
-			log_info("finished a hibernation that was not on record sandbox=%s",
-			         sb->id);
-			t->finished++;
-			return;
-		}
-		if (!info.alive || sandbox_watch(sb, info.pid, info.kind) < 0) {
-			fail(sb, gone, t);
-			return;
-		}
-		/* A wake-up that was not finished: what it slept in is of no more use. */
-		if (sb->state == SANDBOX_RUNNING && saved(h, sb->id)) {
-			char name[SNAPSHOT_ID_MAX + 1];
-
-			hibernate_id(sb->id, name);
-			snapshot_delete(&h->store, name, NULL);
-		}
-		if (sb->state == SANDBOX_PAUSED)
-			set_paused(h, sb->machine, true);
-		network_adopt(sb);
-		sandbox_check(sb);
-		sandbox_schedule(sb);
-		t->adopted++;
+		recover_awake(sb, &info, t);
 		return;
 	case SANDBOX_HIBERNATING:
-		if (saved(h, sb->id)) {
-			machine_remove(&h->machines, sb->machine, NULL);
-			settle_as(sb, SANDBOX_HIBERNATED);
-			event_emit(&h->events, sb->tenant, sb->id, "recover.hibernated", NULL);
-			log_info("finished a hibernation sandbox=%s", sb->id);
-			t->finished++;
-		} else if (info.alive && sandbox_watch(sb, info.pid, info.kind) == 0) {
-			network_adopt(sb);
-			set_paused(h, sb->machine, false);
-			settle_as(sb, SANDBOX_RUNNING);
-			log_info("undid a hibernation sandbox=%s", sb->id);
-			t->undone++;
-		} else {
-			fail(sb, gone, t);
-		}
+		recover_hibernating(sb, &info, t);
 		return;
 	case SANDBOX_WAKING:
 	case SANDBOX_HIBERNATED:
-		if (there)
-			machine_remove(&h->machines, sb->machine, NULL);
-		if (!saved(h, sb->id)) {
-			fail(sb, "what it was hibernated in is gone or damaged", t);
-			return;
-		}
-		if (sb->state == SANDBOX_WAKING) {
-			log_info("undid a wake-up sandbox=%s", sb->id);
-			t->undone++;
-			settle_as(sb, SANDBOX_HIBERNATED);
-		}
-		sandbox_schedule(sb);
-		t->asleep++;
+		recover_asleep(sb, there, t);
 		return;
 	default:
 		sandbox_schedule(sb);
