@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "guest.h"
+#include "turn.h"
 #include "vmm/virtio/balloon.h"
 #include "vmm/virtio/net.h"
 #include "vmm/virtio/rng.h"
@@ -29,19 +30,6 @@ struct bench {
 	pthread_mutex_t lock;
 	int tap, wire; /* what the device has, and the other end */
 };
-
-static void stop(void *arg)
-{
-	loop_stop(arg);
-}
-
-static void turn(struct bench *b)
-{
-	struct loop_defer d = {.fn = stop, .arg = b->loop};
-
-	loop_defer(b->loop, &d);
-	assert_int_equal(loop_run(b->loop), 0);
-}
 
 static int setup(void **state)
 {
@@ -109,7 +97,7 @@ static void a_large_frame_fills_several_buffers(void **state)
 	frame[0] = 0;
 	memset(frame + SHORT, 0x44, 3000);
 	assert_int_equal(write(b->wire, frame, sizeof(frame)), sizeof(frame));
-	turn(b);
+	turn(b->loop);
 	for (unsigned i = 0; i < 3; i++)
 		assert_true(guest_used_next(&b->g, RX, NULL, &len[i]));
 	assert_false(guest_used_next(&b->g, RX, NULL, NULL)); /* the fourth is still free */
@@ -129,12 +117,12 @@ static void a_frame_waits_while_there_is_no_room(void **state)
 
 	guest_ring(&b->n.vdev, RX);
 	assert_int_equal(write(b->wire, frame, sizeof(frame)), sizeof(frame));
-	turn(b);
-	turn(b);
+	turn(b->loop);
+	turn(b->loop);
 	assert_false(b->n.reading); /* nor does anybody spin */
 	guest_add(&b->g, RX, &(struct piece){GUEST_DATA, 2048, VRING_DESC_F_WRITE}, 1);
 	guest_ring(&b->n.vdev, RX);
-	turn(b);
+	turn(b->loop);
 	assert_true(guest_used_next(&b->g, RX, NULL, &len));
 	assert_int_equal(len, LONG + 60);
 }
@@ -147,9 +135,9 @@ static void a_receive_buffer_that_is_none_breaks_the_device(void **state)
 	guest_add(&b->g, RX, &(struct piece){GUEST_DATA, LONG - 1, VRING_DESC_F_WRITE}, 1);
 	guest_ring(&b->n.vdev, RX);
 	assert_int_equal(write(b->wire, frame, sizeof(frame)), sizeof(frame));
-	turn(b);
+	turn(b->loop);
 	assert_true(guest_sees_broken(&b->n.vdev));
-	turn(b);
+	turn(b->loop);
 }
 
 static void without_a_tap_there_is_no_carrier(void **state)

@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "guest.h"
+#include "turn.h"
 #include "vmm/virtio/vsock.h"
 
 enum { RX, TX, EVENT, BUFFER = 4096 };
@@ -28,20 +29,6 @@ struct bench {
 	int listener;
 	struct sockaddr_un addr;
 };
-
-static void stop(void *arg)
-{
-	loop_stop(arg);
-}
-
-/* Whatever is due in the loop, once. */
-static void turn(struct bench *b)
-{
-	struct loop_defer d = {.fn = stop, .arg = b->loop};
-
-	loop_defer(b->loop, &d);
-	assert_int_equal(loop_run(b->loop), 0);
-}
 
 static void give_buffers(struct bench *b, unsigned n)
 {
@@ -91,7 +78,7 @@ static int client(struct bench *b)
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	assert_int_equal(connect(fd, (struct sockaddr *)&b->addr, sizeof(b->addr)), 0);
-	turn(b);
+	turn(b->loop);
 	return fd;
 }
 
@@ -164,7 +151,7 @@ static void bytes_go_both_ways(void **state)
 	int fd = open_stream(b, 1 << 20, &h);
 
 	assert_int_equal(write(fd, "question", 8), 8);
-	turn(b);
+	turn(b->loop);
 	assert_true(guest_hears(b, &heard, data));
 	assert_int_equal(heard.op, VIRTIO_VSOCK_OP_RW);
 	assert_memory_equal(data, "question", 8);
@@ -182,10 +169,10 @@ static void a_guest_gets_no_more_than_it_takes(void **state)
 	int fd = open_stream(b, 10, &h);
 
 	assert_int_equal(write(fd, "0123456789abcdef", 16), 16);
-	turn(b);
+	turn(b->loop);
 	assert_true(guest_hears(b, &heard, NULL));
 	assert_int_equal(heard.len, 10);
-	turn(b);
+	turn(b->loop);
 	assert_false(guest_hears(b, &heard, NULL));
 	h.fwd_cnt = 10; /* it has read them */
 	guest_says(b, &h, VIRTIO_VSOCK_OP_CREDIT_UPDATE, NULL, 0);
@@ -234,7 +221,7 @@ static void what_a_slow_reader_leaves_is_kept_and_credit_comes_back(void **state
 			ssize_t n = recv(fd, back, sizeof(back) - got % sizeof(back), MSG_DONTWAIT);
 
 			if (n < 0) {
-				turn(b);
+				turn(b->loop);
 				continue;
 			}
 			for (ssize_t i = 0; i < n; i++)
@@ -242,7 +229,7 @@ static void what_a_slow_reader_leaves_is_kept_and_credit_comes_back(void **state
 				                 ((got + (size_t)i) >> 15) & 0xff);
 			got += (size_t)n;
 		}
-		turn(b);
+		turn(b->loop);
 		while (guest_hears(b, &heard, NULL)) {
 			told = heard.op == VIRTIO_VSOCK_OP_CREDIT_UPDATE;
 			give_buffers(b, 1);
@@ -261,8 +248,8 @@ static void the_end_of_a_client_reaches_the_guest(void **state)
 
 	assert_int_equal(write(fd, "bye", 3), 3);
 	close(fd);
-	turn(b);
-	turn(b);
+	turn(b->loop);
+	turn(b->loop);
 	assert_true(guest_hears(b, &heard, NULL));
 	assert_int_equal(heard.op, VIRTIO_VSOCK_OP_RW); /* not a byte is lost */
 	assert_int_equal(heard.len, 3);
@@ -279,7 +266,7 @@ static void half_an_end_lets_the_answer_through(void **state)
 	int fd = open_stream(b, 1 << 20, &h);
 
 	shutdown(fd, SHUT_WR);
-	turn(b);
+	turn(b->loop);
 	expect(b, VIRTIO_VSOCK_OP_SHUTDOWN, &heard);
 	assert_int_equal(heard.flags, VIRTIO_VSOCK_SHUTDOWN_SEND);
 	guest_says(b, &h, VIRTIO_VSOCK_OP_RW, "late", 4);
@@ -300,13 +287,13 @@ static void a_guest_that_does_not_listen_yet_is_asked_again(void **state)
 	guest_says(b, &h, VIRTIO_VSOCK_OP_RST, NULL, 0);
 	for (int i = 0; i < 1000 && !guest_hears(b, &h, NULL); i++) {
 		usleep(1000);
-		turn(b);
+		turn(b->loop);
 	}
 	assert_int_equal(h.op, VIRTIO_VSOCK_OP_REQUEST);
 	guest_says(b, &h, VIRTIO_VSOCK_OP_RESPONSE, NULL, 0);
 	close(fd);
-	turn(b);
-	turn(b);
+	turn(b->loop);
+	turn(b->loop);
 	while (guest_hears(b, &h, NULL))
 		;
 	/* Once it has listened, no means no. */
