@@ -410,6 +410,8 @@ void volume_delete(struct host *h, const char *tenant, const char *name, host_do
 	if (r == 0)
 		r = db_run(h->db, &e, "UPDATE volumes SET state = 'deleting' WHERE file = ?", "t",
 		           row.file);
+	if (r == -ENOSPC) /* as host_snapshot_delete(); attaching it needs a record, too */
+		r = 0;
 	if (r < 0) {
 		free(d);
 		done(arg, &e, NULL);

@@ -91,6 +91,26 @@ def test_a_full_disk_does_not_keep_sandboxes_alive(small_disk):
     assert all(s["status"] == "failed" for s in p.do("GET", "/v1/sandboxes"))
 
 
+def test_a_full_disk_can_be_emptied_as_the_errors_say(small_disk):
+    """Not a byte is left for records either; what is deleted is gone, also for the next pandad."""
+    p = small_disk
+    id = p.create()
+    p.sh(id, "head -c 30000000 /dev/urandom >/dev/shm/x")
+    snap = p.do("POST", f"/v1/sandboxes/{id}/snapshots")["id"]
+    p.do("POST", "/v1/volumes", {"name": "v", "size_mb": 64})
+    fill(p.data / "ballast")
+    a = p.ask("POST", "/v1/sandboxes", {})
+    assert a.status == 503 and "delete snapshots or volumes" in a.json["error"], a
+    p.do("DELETE", f"/v1/snapshots/{snap}", expect=204)
+    p.do("DELETE", "/v1/volumes/v", expect=204)
+    assert p.sh(p.create(), "echo ok")["stdout"] == "ok\n"
+    p.kill9()
+    p.start()
+    assert p.do("GET", "/v1/snapshots")["snapshots"] == [] == p.do("GET", "/v1/volumes") and p.volumes() == []
+    assert p.sh(id, "wc -c </dev/shm/x")["stdout"] == "30000000\n"
+    (p.data / "ballast").unlink()
+
+
 def test_a_disk_that_turns_read_only_refuses_and_what_runs_goes_on(small_disk):
     """As ext4 does after an error."""
     p = small_disk
