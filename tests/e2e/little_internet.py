@@ -670,7 +670,7 @@ class Child:
             self.lines.put(line.rstrip("\n"))
         self.lines.put(None)
 
-    def line(self, seconds=30):
+    def line(self, seconds=90):
         got = self.lines.get(timeout=patient(seconds))
         assert got is not None, "the program in the namespace has ended"
         return got
@@ -679,7 +679,7 @@ class Child:
         self.proc.stdin.write(text + "\n")
         self.proc.stdin.flush()
 
-    def ask(self, text, seconds=30):
+    def ask(self, text, seconds=90):
         self.say(text)
         return json.loads(self.line(seconds))
 
@@ -735,7 +735,7 @@ class Bed(Child):
     def numbers(self, text):
         return {k: float(v) for k, v in (w.split("=") for w in self.do(text))}
 
-    def saw(self, seconds=5, **want):
+    def saw(self, seconds=60, **want):
         """Waits for an event with these values."""
         end = time.monotonic() + seconds
         while True:

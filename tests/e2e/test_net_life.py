@@ -155,6 +155,15 @@ def test_every_connection_and_refusal_is_told(bed, guest):
     assert c["refused"] >= 2 and c["names_refused"] >= 1 and c["down"] > 20000000 and c["lost"] == 0
 
 
+def test_tls_that_nobody_answers_is_told_too(bed, guest):
+    g = guest("list *.crowd.example")
+    g.attempt("name", "0.crowd.example", tcp=True)
+    assert g.attempt("tls", "11.3.0.1", "0.crowd.example", wait=0.5) in ("no", "silence")
+    bed.saw(slot=g.name, verdict="allowed", addr="11.3.0.1", port=443, name="0.crowd.example")
+    bed.do(f"policy {g.name} off")
+    bed.saw(slot=g.name, verdict="closed", addr="11.3.0.1", port=443, name="0.crowd.example")
+
+
 def test_the_end_of_a_connection_tells_its_bytes(bed, guest):
     g = guest("open")
     g.attempt("name", "web.example")

@@ -172,6 +172,26 @@ def test_connections_that_live_to_the_end_are_on_record_with_their_bytes(p, how)
     assert end["payload"]["port"] == 80 and end["payload"]["up_bytes"] > 5000 and end["payload"]["down_bytes"] > 5000
 
 
+def test_refusals_do_not_hide_what_was_allowed(p):
+    """Somebody makes noise and slips out in the middle of it."""
+    id = p.create()
+    code = f"""
+import socket
+def go(a, port):
+    try:
+        socket.create_connection((a, port), 3).close()
+    except OSError:
+        pass
+for i in range(90):
+    go({DATABASE!r}, 5432)
+    if i == 70:
+        go({WEB!r}, 9000)
+"""
+    assert p.do("POST", f"/v1/sandboxes/{id}/exec", {"argv": ["python3", "-c", code]})["exit_code"] == 0
+    wait_for("what was allowed", lambda: [e for e in p.do("GET", f"/v1/sandboxes/{id}/events?tail=500")["events"]
+                                          if e["type"] == "net.allowed" and (e["payload"]["address"], e["payload"]["port"]) == (WEB, 9000)])
+
+
 def test_bad_lists_are_refused_in_words(p):
     for entry in "http://x/", "a b", "300.1.1.1/8", "x:99999", "10.0.0.0/8":
         a = p.ask("POST", "/v1/sandboxes", {"template": "base", "egress_allowlist": [entry]})
