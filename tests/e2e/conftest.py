@@ -72,9 +72,23 @@ def pytest_unconfigure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    i, _, n = os.environ.get("PANDA_SHARD", "0/1").partition("/")
-    config.hook.pytest_deselected(items=[t for k, t in enumerate(items) if k % int(n) != int(i)])
-    items[:] = items[int(i) :: int(n)]
+    """PANDA_SHARD=I/N: each test goes to the part that has least to do so far, the longest first (kvm-seconds, tools/test-kvm).
+    Those with a pandad stay together: its template is baked once for all of them."""
+    i, n = map(int, os.environ.get("PANDA_SHARD", "0/1").split("/"))
+    lines = Path(__file__).with_name("kvm-seconds").read_text().splitlines() if n > 1 else []
+    seconds = {name: float(s) for s, name in (line.split(" ", 1) for line in lines if line[0] != "#")}
+    units = {}
+    for t in items:
+        units.setdefault("pandad" if "server_home" in t.fixturenames else t.nodeid, []).append(t)
+    cost = {name: sum(seconds.get(t.nodeid.rpartition("/")[2], 10) for t in tests) for name, tests in units.items()}
+    load, mine = [0.0] * n, set()
+    for name in sorted(units, key=lambda name: (-cost[name], name)):
+        least = load.index(min(load))
+        load[least] += cost[name]
+        if least == i:
+            mine.update(units[name])
+    config.hook.pytest_deselected(items=[t for t in items if t not in mine])
+    items[:] = [t for t in items if t in mine]
 
 
 def bundles(items):
@@ -115,6 +129,14 @@ def pytest_runtestloop(session):
     return True
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    """In a rig, failures are shown as they come: a run may be cut off before its end."""
+    report = (yield).get_result()
+    if FEW and report.failed:
+        item.config.get_terminal_writer().line(f"\n{report.longreprtext}")
+
+
 def wait_for(what, look, seconds=60):
     """Asks look() until it says something true and returns that; fails with the last answer otherwise."""
     began = time.monotonic()
@@ -150,7 +172,7 @@ class Panda:
         for name, file in FILES.items():
             self.env.setdefault(name, str(BUILD / file))
         self.env["PANDA_ENGINE"] = ENGINE
-        self.first = None
+        self.kept = []
         self.seen = set()
 
     def start(self, *args, **kw):
@@ -158,8 +180,7 @@ class Panda:
         kw.setdefault("stdin", subprocess.DEVNULL)
         kw.setdefault("stdout", subprocess.PIPE)
         kw.setdefault("stderr", subprocess.PIPE)
-        env = dict(self.env, PANDA_STORE=str(kw.pop("store", self.store)))
-        return subprocess.Popen([self.program, "machine", *map(str, args)], env=env, **kw)
+        return subprocess.Popen([self.program, "machine", *map(str, args)], env=self.env, **kw)
 
     def try_(self, *args, stdin=None, timeout=60, **kw):
         """Runs it to its end, whatever the exit code."""
@@ -194,19 +215,18 @@ class Panda:
         self.seen.update(ids)
         return [Machine(self, i) for i in ids]
 
-    def fresh(self):
-        """A machine in which nothing has happened yet. Where a boot takes seconds (KVM emulated), from a snapshot taken once."""
-        if not FEW:
-            return self.boot()
-        store = self.home / "fresh"
-        if not self.first:
+    def baked(self):
+        """A snapshot of a machine in which nothing has happened yet: taken once, and there until the session ends."""
+        if not self.kept:
             first = self.boot()
-            self.do("snapshot", first.id, "fresh", timeout=120, store=store)
+            first.snapshot("baked")
             first.stop()
-            self.first = "fresh"
-        ids = self.do("restore", self.first, timeout=120, store=store).text.split()
-        self.seen.update(ids)
-        return Machine(self, ids[0])
+            self.kept = ["baked"]
+        return self.kept[0]
+
+    def fresh(self):
+        """A machine in which nothing has happened yet. Where a boot takes seconds (KVM emulated), a restored one."""
+        return self.restore(self.baked())[0] if FEW else self.boot()
 
     def boot(self, *args):
         name = self.new_id()
@@ -235,14 +255,15 @@ class Panda:
         if ids:
             self.do("stop", *ids)
         for name in self.do("snapshots").text.split():
-            self.do("delete", name)
+            if name not in self.kept:
+                self.do("delete", name)
         self.do("gc")
 
     def left(self):
         """What is still there of any machine this session ever had."""
         found = [f"run/machines/{i}" for i in self.in_run_dir()]
         if (self.store / "snapshots").is_dir():
-            found += [f"store/snapshots/{n}" for n in os.listdir(self.store / "snapshots")]
+            found += [f"store/snapshots/{n}" for n in os.listdir(self.store / "snapshots") if n not in self.kept]
         for parent in [*CGROUPS.glob("panda"), *CGROUPS.glob("*/panda")]:
             found += [str(d) for d in parent.iterdir() if d.name in self.seen]
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -358,6 +379,7 @@ def session_panda(pytestconfig):
     with alone():
         sweep_stale()
     yield p
+    p.kept = []
     p.sweep()
     left = p.left()
     assert not left, f"left behind: {left}"

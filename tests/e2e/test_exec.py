@@ -8,7 +8,7 @@ import termios
 
 import pytest
 
-from conftest import wait_for
+from conftest import count, wait_for
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 42, 255])
@@ -109,7 +109,7 @@ def test_a_flood_of_output_does_not_stall_another_command(panda, box, procs):
 
 def test_many_commands_at_once_keep_their_output_apart(panda, box, procs):
     procs += [panda.start("exec", box.id, "--", "sh", "-c", f"for i in 1 2 3; do echo {n} $i; done; exit {n}")
-              for n in range(30)]
+              for n in range(count(30, 30))]
     for n, p in enumerate(procs):
         out, err = p.communicate(timeout=180)
         assert (p.returncode, out, err) == (n, f"{n} 1\n{n} 2\n{n} 3\n".encode(), b"")

@@ -1,10 +1,13 @@
 """What only machines behind KVM have: vcpus, memory that goes back to the host, a monitor with threads."""
+import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from conftest import ENGINE, wait_for
+from server import BUILD
 
 pytestmark = pytest.mark.skipif(ENGINE != "kvm", reason="not the engine that is tested: tools/test-kvm")
 
@@ -64,3 +67,51 @@ def test_every_thread_of_a_monitor_is_locked_in(panda):
 
 def test_a_machine_with_more_vcpus_than_there_may_be_is_refused(panda):
     panda.refused("boot", "--cpus", "9", code=2, says="1 to 8")
+
+
+def test_a_server_takes_kvm_by_itself_and_its_sandboxes_do_all_they_do(new_pandad):
+    """engine = auto. One sandbox runs, forks, sleeps and wakes; a volume comes and goes; a template names its engine."""
+    p = new_pandad(start=False, engine="auto")
+    doc = json.loads((BUILD / "templates/base.json").read_text())
+    for engine in "um", "kvm":
+        doc.update(name=f"on-{engine}", aliases=[], engine=engine)
+        (p.data / "templates" / f"on-{engine}.json").write_text(json.dumps(doc))
+    p.start()
+    about = p.do("GET", "/version")
+    assert (about["engine"], about["isolation"]) == ("kvm", "kvm")
+    id = p.create()
+    assert p.do("GET", f"/v1/sandboxes/{id}")["isolation"] == "kvm"
+    assert p.sh(id, "echo kept >/dev/shm/f; grep -c virtio_mmio /proc/cmdline")["stdout"] == "1\n"
+    child = p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+    assert p.sh(child, "cat /dev/shm/f; echo child >/dev/shm/f")["stdout"] == "kept\n"
+    assert p.do("GET", f"/v1/sandboxes/{child}")["isolation"] == "kvm"
+    p.do("DELETE", f"/v1/sandboxes/{child}")
+
+    p.do("POST", "/v1/volumes", {"name": "data", "size_mb": 16}, expect=201)
+    p.do("POST", f"/v1/sandboxes/{id}/volumes", {"name": "data", "path": "/data"}, expect=201)
+    assert p.sh(id, "echo here >/data/f; exec 9</data/f; (sleep 1000 9<&9) >/dev/null 2>&1 &")["exit_code"] == 0
+    a = p.ask("DELETE", f"/v1/sandboxes/{id}/volumes/data")
+    assert (a.status, a.json["code"]) == (409, "volume_busy"), a
+    assert p.do("POST", f"/v1/sandboxes/{id}/hibernate")
+    assert p.do("GET", f"/v1/sandboxes/{id}")["isolation"] == "kvm"  # of what has no machine now
+    assert p.sh(id, "cat /dev/shm/f /data/f; pkill sleep; while pgrep sleep >/dev/null; do :; done")["stdout"] == "kept\nhere\n"
+    assert p.ask("DELETE", f"/v1/sandboxes/{id}/volumes/data").status == 204
+    assert p.sh(id, "ls /data; blockdev --getsize64 /dev/pvol0")["stdout"] == "0\n"
+
+    assert p.do("POST", "/v1/sandboxes", {"template": "on-kvm"})["isolation"] == "kvm"
+    a = p.ask("POST", "/v1/sandboxes", {"template": "on-um"})
+    if a.status >= 400:  # where Linux is older than 6.7
+        assert "engine 'um' does not work on this host, which has: kvm" in a.json["error"], a
+    else:
+        assert a.json["isolation"] == "user-mode-kernel", a
+
+
+def test_the_doctor_says_that_it_is_kvm_and_whether_um_works_too(panda):
+    r = subprocess.run([panda.program, "doctor", "--json"], env=panda.env, capture_output=True, text=True)
+    rows = {row["name"]: row for row in json.loads(r.stdout)}
+    assert rows["engine kvm"]["state"] == "ok" and rows["engine"]["detail"].startswith("auto is kvm")
+    if rows["engine um"]["state"] == "ok":
+        return
+    assert "6.7" in rows["engine um"]["detail"]
+    panda.refused("boot", "--engine", "um", "--kernel", panda.env["PANDA_KERNEL"], code=1, says=["PAGEMAP_SCAN", "engine = kvm"])
+    assert panda.in_run_dir() == []

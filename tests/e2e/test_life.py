@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from conftest import count, wait_for
+from conftest import FEW, count, wait_for
 
 
 def test_a_paused_machine_uses_no_cpu_and_answers_when_it_goes_on(panda, box, procs):
@@ -18,7 +18,7 @@ def test_a_paused_machine_uses_no_cpu_and_answers_when_it_goes_on(panda, box, pr
     with pytest.raises(subprocess.TimeoutExpired):
         p.wait(1)  # no answer while it stands still
     used, passed = box.cpu_ns() - before, time.monotonic() - since
-    assert used < passed * 1e9 / 100, f"{used} ns in {passed} s"
+    assert used < passed * 1e9 / (10 if FEW else 100), f"{used} ns in {passed} s"
     box.resume()
     assert p.communicate(timeout=180)[0] == b"late\n"
     was = box.ask("n[0]")
@@ -41,11 +41,16 @@ def test_pausing_and_resuming_twice_changes_nothing(box):
 
 
 def test_a_machine_goes_on_after_many_pauses(box):
+    """Also when its disk has something to do each time."""
     box.keep()
     box.ask("word = 'kept'")
-    for _ in range(50):
+    box.sh("setsid sh -c 'n=0; while :; do n=$((n + 1)); echo $n >/root/new; sync /root/new; mv /root/new /root/n; done' </dev/null >/dev/null 2>&1 &")
+    wait_for("it to write", lambda: box.try_("cat", "/root/n").out)
+    for _ in range(count(50, 50)):
         box.pause()
         box.resume()
+    before = box.run("cat", "/root/n")
+    wait_for("it to go on writing", lambda: box.run("cat", "/root/n") != before)
     assert box.ask("word") == "kept"
 
 
@@ -91,11 +96,12 @@ def test_run_boots_runs_and_leaves_nothing(panda):
 
 
 def test_twenty_machines_boot_and_work_at_once(panda):
-    with concurrent.futures.ThreadPoolExecutor(20) as pool:
-        machines = list(pool.map(lambda _: panda.boot("-m", "128"), range(20)))
+    n = count(20, 20)
+    with concurrent.futures.ThreadPoolExecutor(n) as pool:
+        machines = list(pool.map(lambda _: panda.boot("-m", "128"), range(n)))
         answers = list(pool.map(lambda m: m.sh("echo $1; cat /etc/machine-id", m.id).split(), machines))
     assert [a[0] for a in answers] == [m.id for m in machines]
-    assert len({a[1] for a in answers}) == 20
+    assert len({a[1] for a in answers}) == n
     lines = panda.ls()
     assert all(lines[m.id].startswith("running 128 MiB") for m in machines)
 
@@ -107,8 +113,8 @@ def at_once(*jobs):
 
 
 def test_stopping_from_two_sides_at_once_leaves_nothing(panda):
-    for _ in range(5):
-        m = panda.boot()
+    for _ in range(count(5, 5)):
+        m = panda.fresh()
         codes = [r.code for r in at_once(*[lambda: panda.try_("stop", m.id)] * 3)]
         assert 0 in codes and set(codes) <= {0, 1}
         assert panda.in_run_dir() == []
@@ -125,7 +131,7 @@ def test_one_id_asked_for_by_many_at_once_is_given_to_one(panda):
 def moments(most_ms):
     """When to kill: spread over the time the work takes, so that every step of it is met."""
     n = count(12, 100)
-    return [most_ms / 1000 * i / (n - 1) for i in range(n)]
+    return [(5 if FEW else 1) * most_ms / 1000 * i / (n - 1) for i in range(n)]
 
 
 def kill_after(panda, seconds, *args):
