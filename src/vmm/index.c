@@ -13,6 +13,7 @@ int index_init(struct index *x, uint64_t pages)
 	p = mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return -errno;
+	madvise(p, pages, MADV_NOHUGEPAGE); /* one byte that is set is one small page, not 2 MiB */
 	*x = (struct index){.pages = pages, .at = p};
 	return 0;
 }
