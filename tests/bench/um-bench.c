@@ -47,7 +47,7 @@ static const struct rounds *rounds = &full;
 static int bench_boot(struct bed *b, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	struct series all = {.n = 0}, engine = {.n = 0};
+	struct series all = {.n = 0}, engine = {.n = 0}, exec = {.n = 0};
 	struct machine_info m;
 	int r = bed_cold(b, BED_MEMORY_MIB, &i, e);
 
@@ -59,11 +59,14 @@ static int bench_boot(struct bed *b, struct err *e)
 			break;
 		series_add(&all, ms_since(t));
 		series_add(&engine, bed_engine_ms);
+		r = bed_first_exec(b, m.id, e);
+		series_add(&exec, ms_since(t));
 		bed_end(b, &m);
 	}
 	if (r < 0)
 		return r;
 	put("um.boot_ms_p50", series_at(&all, 0.5));
+	put("um.boot_exec_ms_p50", series_at(&exec, 0.5)); /* until /bin/true has run */
 	put("um.boot_engine_ms_p50", series_at(&engine, 0.5));
 	return 0;
 }
