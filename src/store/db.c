@@ -231,11 +231,6 @@ int64_t db_int(struct db_row *row, int column)
 	return sqlite3_column_int64(row->stmt, column);
 }
 
-int64_t db_changes(const struct db *d)
-{
-	return sqlite3_changes64(d->sqlite);
-}
-
 int db_begin(struct db *d, struct err *e)
 {
 	return db_run(d, e, "BEGIN IMMEDIATE", "");

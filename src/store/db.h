@@ -35,8 +35,6 @@ int db_each(struct db *d, struct err *e, bool (*fn)(void *arg, struct db_row *ro
 const char *db_text(struct db_row *row, int column);
 int64_t db_int(struct db_row *row, int column);
 
-int64_t db_changes(const struct db *d); /* rows the last db_run() changed */
-
 /* Several statements, all or none. */
 int db_begin(struct db *d, struct err *e);
 int db_commit(struct db *d, struct err *e);
