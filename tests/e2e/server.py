@@ -175,6 +175,7 @@ class Pandad:
         return self.do("POST", "/v1/sandboxes", body)["id"]
 
     def sh(self, id, cmd, **body):
+        body.setdefault("timeout_seconds", 60 * patience())
         return self.do("POST", f"/v1/sandboxes/{id}/exec", dict(cmd=cmd, **body))
 
     def client(self, **kw):
