@@ -395,6 +395,15 @@ void cli_json(const json_t *j)
 	putchar('\n');
 }
 
+int cli_made(const struct cli *c, const json_t *made, const char *key)
+{
+	if (c->json)
+		cli_json(made);
+	else
+		printf("%s\n", js(made, key));
+	return CLI_OK;
+}
+
 int cli_fail(const struct err *e)
 {
 	fprintf(stderr, "panda: %s\n", e->text);

@@ -153,6 +153,8 @@ int cli_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int cli_open(struct cli *c);
 void cli_json(const json_t *j); /* --json */
 void cli_fields(json_t *j);     /* an object for people: one field on a line */
+/* What there is now: all of it with --json, else the field that names it. CLI_OK. */
+int cli_made(const struct cli *c, const json_t *made, const char *key);
 
 /* machine and doctor: "panda: text" and CLI_FAILED; what is wrong and CLI_USAGE. */
 int cli_fail(const struct err *e);

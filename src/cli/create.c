@@ -122,11 +122,7 @@ static int run(struct cli *c)
 		return CLI_PANDA;
 	if (panda_create(c->panda, NULL, body, &sb, &e) < 0)
 		return cli_say(c, &e);
-	if (c->json)
-		cli_json(sb);
-	else
-		printf("%s\n", js(sb, "id"));
-	return CLI_OK;
+	return cli_made(c, sb, "id");
 }
 
 const struct cli_command command_create = {

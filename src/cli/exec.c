@@ -27,11 +27,7 @@ static int detach(struct cli *c, const char *id, json_t *body)
 
 	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/execs", id), body, &reply))
 		return CLI_PANDA;
-	if (c->json)
-		cli_json(reply);
-	else
-		printf("%s\n", js(reply, "id"));
-	return CLI_OK;
+	return cli_made(c, reply, "id");
 }
 
 static int send_signal(struct cli *c, const char *id)

@@ -35,11 +35,7 @@ static int create(struct cli *c)
 	panda_set_timeout(c->panda, 10 * 60 * 1000); /* gigabytes take their time */
 	if (panda_snapshot(c->panda, id, cli_str(c, KEY_NAME, NULL), &snap, &e) < 0)
 		return cli_say(c, &e);
-	if (c->json)
-		cli_json(snap);
-	else
-		printf("%s\n", js(snap, "id"));
-	return CLI_OK;
+	return cli_made(c, snap, "id");
 }
 
 static int ls(struct cli *c)
@@ -174,11 +170,7 @@ static int import_from(struct cli *c)
 		fclose(f);
 	if (r < 0)
 		return cli_say(c, &e);
-	if (c->json)
-		cli_json(snap);
-	else
-		printf("%s\n", js(snap, "id"));
-	return CLI_OK;
+	return cli_made(c, snap, "id");
 }
 
 /* ---- tree ---- */

@@ -24,11 +24,7 @@ static int take(struct cli *c, const char *id, const char *name)
 	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/checkpoints", id),
 	             json_pack("{s:s}", "name", name), &point))
 		return CLI_PANDA;
-	if (c->json)
-		cli_json(point);
-	else
-		printf("%s\n", js(point, "id"));
-	return CLI_OK;
+	return cli_made(c, point, "id");
 }
 
 static int checkpoints(struct cli *c)

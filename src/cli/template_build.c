@@ -181,13 +181,8 @@ static int order(struct cli *c, FILE *form, FILE *file)
 	                    "multipart/form-data; boundary=" BOUNDARY, n, read_upload, &u, &b,
 	                    &e) < 0)
 		return cli_say(c, &e);
-	if (cli_has(c, 'd')) {
-		if (c->json)
-			cli_json(b);
-		else
-			printf("%s\n", js(b, "id"));
-		return CLI_OK;
-	}
+	if (cli_has(c, 'd'))
+		return cli_made(c, b, "id");
 	fprintf(stderr, "panda: build %s\n", js(b, "id"));
 	return watch(c, js(b, "id"));
 }
@@ -261,11 +256,7 @@ int cmd_template_save(struct cli *c)
 		return cli_bad(c, "the name is not UTF-8");
 	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/save-as-template", id), body, &v))
 		return CLI_PANDA;
-	if (c->json)
-		cli_json(v);
-	else
-		printf("%s\n", js(v, "name"));
-	return CLI_OK;
+	return cli_made(c, v, "name");
 }
 
 int cmd_template_builds(struct cli *c)

@@ -59,11 +59,7 @@ static void holders(const json_t *v, char *buf, size_t n)
 /* What came of it: its name, or all of it. */
 static int said(struct cli *c, const json_t *v)
 {
-	if (c->json)
-		cli_json(v);
-	else
-		printf("%s\n", js(v, "name"));
-	return CLI_OK;
+	return cli_made(c, v, "name");
 }
 
 static int create(struct cli *c)
