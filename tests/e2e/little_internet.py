@@ -333,7 +333,7 @@ class Attempts:
             return "silence"
         return "no"
 
-    def tcp(self, addr, port, wait=1.5):
+    def tcp(self, addr, port, wait=10):
         try:
             with socket.create_connection((addr, port), wait) as s:
                 s.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -393,7 +393,7 @@ class Attempts:
     def poke(self, key):
         """Whether a held connection still lives."""
         s = self.held[key]
-        s.settimeout(2)
+        s.settimeout(10)
         try:
             s.sendall(b"ping")
             return s.recv(4).decode() or "end"
@@ -497,7 +497,7 @@ class Attempts:
                         got[word] = got.get(word, 0) + 1
         return got
 
-    def ping(self, addr, wait=1.0):
+    def ping(self, addr, wait=10):
         with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as s:
             s.settimeout(wait)
             body = struct.pack("!BBHHH", 8, 0, 0, 77, 1) + b"ping"

@@ -11,7 +11,7 @@ import little_internet
 from conftest import NAMES, wait_for
 from little_internet import FRAMES, ODD_FRAMES, LittleInternet, patient
 from server import NetPandad
-from test_net_policy import ORDER, POLICIES, SPECIAL, TABLE
+from test_net_policy import ORDER, POLICIES, TABLE, expected, wait_of
 
 dns = pytest.importorskip("dns")
 PLACE = "/root/tests/e2e"  # as deep as it is here
@@ -24,13 +24,7 @@ def egress(policy):
 
 
 def lines():
-    brief = {"name": patient(1.5), "udp": patient(0.7), "ping": patient(0.7), "tcp": patient(1.5)}  # for what does not come
-    return "".join(json.dumps({"do": a[0], "args": a[1:], "kw": {"wait": brief[a[0]]} if a[0] in brief else {}}) + "\n" for a, _ in TABLE)
-
-
-def expected(policy):
-    k = ORDER.index(policy)
-    return [(SPECIAL[a[:3]] if want is None else want)[k] for a, want in TABLE]
+    return "".join(json.dumps({"do": a[0], "args": a[1:], "kw": wait_of(row)}) + "\n" for row, (a, _) in enumerate(TABLE))
 
 
 def check(p, sandboxes, when):
@@ -45,7 +39,7 @@ def check(p, sandboxes, when):
     with concurrent.futures.ThreadPoolExecutor(len(sandboxes)) as pool:
         got = dict(zip(sandboxes, pool.map(one, sandboxes)))
     wrong = [f"{policy}: {' '.join(map(str, a))}: {g!r}, not {w!r}" for policy in sandboxes
-             for (a, _), g, w in zip(TABLE, got[policy], expected(policy)) if g != w]
+             for row, ((a, _), g) in enumerate(zip(TABLE, got[policy])) if g != (w := expected(row)[ORDER.index(policy)])]
     assert all(len(g) == len(TABLE) for g in got.values())
     assert not wrong, f"{when}:\n" + "\n".join(wrong)
 

@@ -98,6 +98,18 @@ TABLE = [
 ]
 
 
+def expected(row):
+    attempt, want = TABLE[row]
+    return SPECIAL[attempt[:3]] if want is None else want
+
+
+def wait_of(row):
+    """How long an attempt waits for an answer: only where none shall come it is short."""
+    if TABLE[row][0][0] == "garbage":
+        return {}
+    return {"wait": 0.7 if "silence" in expected(row) else 10}
+
+
 @pytest.mark.parametrize("row", range(len(TABLE)), ids=[" ".join(map(str, a)) for a, _ in TABLE])
 def test_attempt(world, row):
     net, bed, guests = world
