@@ -36,6 +36,7 @@ def small_disk(new_pandad):
         subprocess.run(["umount", "-l", str(p.data)], check=True)
         p.data.rmdir()
         shutil.move(keep, p.data)
+        p.key = None  # it has never run there, and will make another
 
 
 def fill(path):
