@@ -14,8 +14,8 @@ Output of background work while no cell runs has the id null. SIGINT interrupts 
 its error) and is ignored between cells. A timeout is a SIGINT of our own; code that is deaf to it has to be killed.
 
 "bake" says that a snapshot will be taken after this cell: what exists by now is moved out of the garbage
-collector's sight, so that collections in thousands of clones do not write to, and so copy, pages they could share; and where the
-kernel can note what memory cells use, the code runs once more, for nobody (rehearse()). It shows nothing, and __panda_take__(environment, directory) is there afterwards, once: whoever takes over an interpreter that was started
+collector's sight, so that collections in thousands of clones do not write to, and so copy, pages they could share. It shows
+nothing, and __panda_take__(environment, directory) is there afterwards, once: whoever takes over an interpreter that was started
 before its time gives it what it would have been started with.
 
 Clones would all draw the same "random" numbers. The machine id changes with each of them; we look at it before each
@@ -51,8 +51,6 @@ FLUSH_S = 0.05            # unfinished lines are shown after this time
 HARDER_S = 1.0            # after a timeout: subprocesses are interrupted, too
 SORT_SIZE = 100 << 10     # for this much the allocator looks through all that is free
 TIMED_OUT = 124           # as timeout(1) says
-NOTES = "/proc/panda-learn"  # of panda-um, see rehearse()
-FIRST_CELL = "import sys\nprint(sys.maxsize)\nsys.maxsize"
 OURS = __file__, ast.__file__
 CHART = "application/vnd.pandastack.chart.v1+json"
 PLAIN = int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None)  # these have no other forms
@@ -458,30 +456,6 @@ class Kernel:
         builtins.__panda_take__ = self.take
         gc.freeze()
 
-    def rehearse(self, code):
-        """Every clone begins with no memory mapped, and what it uses first comes page by page, at a price. So cells run for nobody
-        while the kernel notes what they use: this one again, for what may be wanted later, then as little as a first cell
-        does. Whoever bakes says when that is over. Nothing of it stays.
-        """
-        try:
-            notes = open(NOTES, "wb", buffering=0)
-        except OSError:
-            return  # another kind of kernel
-        id, out, count, names = self.output.id, self.output.out, self.count, dict(self.main.__dict__)
-        with notes, open(os.devnull, "wb", buffering=0) as nobody:
-            self.output.out = nobody.fileno()
-            notes.write(b"begin")
-            self.cell({"code": code})
-            gc.collect()
-            gc.freeze()
-            notes.write(b"later")
-            self.who = None  # a clone is somebody else
-            self.cell({"code": FIRST_CELL})
-            self.output.out = out
-        self.output.id, self.count = id, count
-        self.main.__dict__.clear()
-        self.main.__dict__.update(names)
-
     def take(self, environment, directory):
         del builtins.__panda_take__
         self.count = 0
@@ -514,41 +488,35 @@ class Kernel:
             request = self.read_request()
             if request is None:
                 return
-            exit = self.cell(request)
+            self.timeout_ms = request.get("timeout_ms")
+            self.stopped_at = None
+            self.began = time.monotonic()
+            self.deadline = self.began + self.timeout_ms / 1000 if self.timeout_ms else None
+            self.active = True
+            self.output.begin(request.get("id"))
+            self.silent = bool(request.get("bake"))
+            exit = 1
+            try:
+                self.reseed()
+                exit = self.run(request["code"])
+            except KeyboardInterrupt as e:  # it came in the last moment
+                self.running = False
+                exit = self.failed(e)
+            except Exception as e:  # a value that cannot be shown
+                self.running = False
+                exit = self.failed(e)
+            if os.getpid() != self.pid:  # a child that the cell forked: requests are not its business
+                self.flush()
+                os._exit(exit)
+            self.active = self.pending = self.shielded = False
+            self.open_streams()
+            signal.signal(signal.SIGINT, self.on_sigint)  # the cell may have set another
+            self.flush()
+            self.output.drain(True)
             if request.get("bake"):
                 self.settle()
-                self.rehearse(request["code"])
             self.output.send("done", exit=exit)
             self.output.id = None
-
-    def cell(self, request):
-        """All but its last word; returns the exit code."""
-        self.timeout_ms = request.get("timeout_ms")
-        self.stopped_at = None
-        self.began = time.monotonic()
-        self.deadline = self.began + self.timeout_ms / 1000 if self.timeout_ms else None
-        self.active = True
-        self.output.begin(request.get("id"))
-        self.silent = bool(request.get("bake"))
-        exit = 1
-        try:
-            self.reseed()
-            exit = self.run(request["code"])
-        except KeyboardInterrupt as e:  # it came in the last moment
-            self.running = False
-            exit = self.failed(e)
-        except Exception as e:  # a value that cannot be shown
-            self.running = False
-            exit = self.failed(e)
-        if os.getpid() != self.pid:  # a child that the cell forked: requests are not its business
-            self.flush()
-            os._exit(exit)
-        self.active = self.pending = self.shielded = False
-        self.open_streams()
-        signal.signal(signal.SIGINT, self.on_sigint)  # the cell may have set another
-        self.flush()
-        self.output.drain(True)
-        return exit
 
 
 def without_magic(code):
