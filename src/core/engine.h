@@ -206,8 +206,9 @@ struct engine {
 	int (*go_on)(struct engine *e, struct engine_machine *m, struct err *err);
 
 	/*
-	 * Volumes of a machine that runs: the device is there, a file comes or goes. Kinds of errors: volume_busy (the guest has the device open; with force it
-	 * is taken away all the same), volume_failed. v->fd is borrowed.
+	 * Volumes of a machine that runs: the device is there, a file comes or goes. Kinds of
+	 * errors: volume_busy (the guest has the device open; with force it is taken away all the
+	 * same), volume_failed. v->fd is borrowed.
 	 */
 	int (*volume_attach)(struct engine *e, struct engine_machine *m, unsigned slot,
 	                     const struct engine_volume *v, struct err *err);

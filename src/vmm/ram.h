@@ -3,7 +3,8 @@
  * At a cold boot memory is anonymous, in huge pages where the host has them. From the first
  * snapshot on, and in every restored machine, it is MAP_PRIVATE over sealed layers: what the guest
  * writes, the host copies, and /proc/self/pagemap tells which pages those are. Only a snapshot
- * writes to the top. Fds are slots (um_wire.h). The index: 0 is a page of zeros, i + 1 a page of layer i.
+ * writes to the top. Fds are slots (um_wire.h). The index: 0 is a page of zeros, i + 1 a page of
+ * layer i.
  *
  * A snapshot, with no vcpu running: ram_collect(), then ram_save() into a state file, then
  * ram_seal(), or ram_undo() when something else went wrong.
@@ -26,7 +27,7 @@ struct ram {
 	unsigned layers;          /* sealed */
 	unsigned layer_slot, top_slot, pagemap_slot;
 	uint64_t dead; /* of the snapshot: old layers whose content is in the top now */
-	bool cold; /* no snapshot was taken yet */
+	bool cold;     /* no snapshot was taken yet */
 };
 
 int ram_boot(struct ram *r, uint64_t size);

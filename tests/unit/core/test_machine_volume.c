@@ -186,8 +186,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(what_the_machine_could_not_keep_fails_the_copy, setup,
 	                                    teardown),
 	    cmocka_unit_test_setup_teardown(whoever_cannot_wait_stops_it, setup, teardown),
-	    cmocka_unit_test_setup_teardown(a_slot_without_a_volume_is_not_copied, setup,
-	                                    teardown),
+	    cmocka_unit_test_setup_teardown(a_slot_without_a_volume_is_not_copied, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
