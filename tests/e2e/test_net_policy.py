@@ -113,12 +113,9 @@ def wait_of(row):
 @pytest.mark.parametrize("row", range(len(TABLE)), ids=[" ".join(map(str, a)) for a, _ in TABLE])
 def test_attempt(world, row):
     net, bed, guests = world
-    attempt, want = TABLE[row]
-    if want is None:
-        want = SPECIAL[attempt[:3]]
     with concurrent.futures.ThreadPoolExecutor() as pool:  # where nothing comes, they wait together
-        got = tuple(pool.map(lambda p: guests[p].attempt(*attempt), ORDER))
-    assert got == tuple(want), dict(zip(ORDER, got))
+        got = tuple(pool.map(lambda p: guests[p].attempt(*TABLE[row][0], **wait_of(row)), ORDER))
+    assert got == tuple(expected(row)), dict(zip(ORDER, got))
 
 
 SPECIAL = {
