@@ -207,7 +207,7 @@ def test_a_hundred_megabytes_arrive_as_they_were_sent(panda, wires):
             got.update(memoryview(buf)[:k])
             n += k
     out, err = p.communicate(timeout=180)
-    assert n == 100 << 20 and out.decode().strip() == got.hexdigest(), err
+    assert n == many << 20 and out.decode().strip() == got.hexdigest(), err
 
     p = panda.start("exec", m.id, "--", "python3", "/root/sink.py", port)
     c, _ = server.accept()
