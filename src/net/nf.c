@@ -543,6 +543,15 @@ static int cut_cb(const struct nlmsghdr *h, void *arg)
 	return MNL_CB_OK;
 }
 
+static int flow_dump(struct mnl_socket *nf, mnl_cb_t fn, void *arg)
+{
+	char buf[NL_BUF] __attribute__((aligned(8)));
+
+	return nl_talk(
+	    nf, nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, NLM_F_DUMP, AF_INET, 0),
+	    fn, arg);
+}
+
 int nl_flow_cut(struct mnl_socket *nf, bool (*cut)(void *arg, const struct nl_flow *f), void *arg)
 {
 	char buf[NL_BUF] __attribute__((aligned(8)));
@@ -550,8 +559,7 @@ int nl_flow_cut(struct mnl_socket *nf, bool (*cut)(void *arg, const struct nl_fl
 	struct nlmsghdr *h;
 	int r;
 
-	h = nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, NLM_F_DUMP, AF_INET, 0);
-	r = nl_talk(nf, h, cut_cb, &c);
+	r = flow_dump(nf, cut_cb, &c);
 	if (r == 0)
 		r = c.error;
 	for (size_t i = 0; i < c.n; i++) {
@@ -590,12 +598,9 @@ static int each_cb(const struct nlmsghdr *h, void *arg)
 
 int nl_flow_each(struct mnl_socket *nf, void (*fn)(void *arg, const struct nl_flow *f), void *arg)
 {
-	char buf[NL_BUF] __attribute__((aligned(8)));
 	struct each e = {.fn = fn, .arg = arg};
 
-	return nl_talk(
-	    nf, nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, NLM_F_DUMP, AF_INET, 0),
-	    each_cb, &e);
+	return flow_dump(nf, each_cb, &e);
 }
 
 int nl_flow_sweep(struct mnl_socket *nf)
