@@ -256,3 +256,10 @@ ssize_t io_recv_fds(int sock, void *buf, size_t n, int *fds, size_t *nfds)
 		*nfds = got;
 	return r;
 }
+
+bool io_is_zeros(const void *p, size_t n)
+{
+	const char *c = p;
+
+	return c[0] == 0 && memcmp(c, c + 1, n - 1) == 0;
+}

@@ -1,6 +1,6 @@
 /*
  * base/io.h - whole reads and writes, small files, fds over sockets
- * All return 0 (or a count) or a negative errno, and retry on EINTR.
+ * What reads or writes returns 0 (or a count) or a negative errno, and retries on EINTR.
  */
 #pragma once
 #include <stdbool.h>
@@ -35,3 +35,6 @@ int io_send_fds(int sock, const void *buf, size_t n, const int *fds, size_t nfds
  * -EMSGSIZE when the message or its fds did not fit; received fds are closed then.
  */
 ssize_t io_recv_fds(int sock, void *buf, size_t n, int *fds, size_t *nfds);
+
+/* Nothing but zeros, which are better a hole. n > 0. */
+bool io_is_zeros(const void *p, size_t n);

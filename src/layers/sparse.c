@@ -23,13 +23,6 @@ off_t sparse_data(int fd, off_t off, off_t end)
 	return MIN(at, end);
 }
 
-static bool all_zero(const char *page)
-{
-	static const char zeros[MAP_PAGE];
-
-	return memcmp(page, zeros, MAP_PAGE) == 0;
-}
-
 int sparse_write(int fd, const void *buf, size_t len, off_t off)
 {
 	const char *p = buf;
@@ -39,7 +32,7 @@ int sparse_write(int fd, const void *buf, size_t len, off_t off)
 		size_t from = i;
 		int r;
 
-		while (i < len && !all_zero(p + i))
+		while (i < len && !io_is_zeros(p + i, MAP_PAGE))
 			i += MAP_PAGE;
 		if (i > from) {
 			r = io_pwrite_full(fd, p + from, i - from, off + (off_t)from);

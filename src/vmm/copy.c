@@ -25,7 +25,7 @@ static int keep(struct copy *c, int from, uint64_t chunk)
 		return r;
 	r = io_pread_full(from, buf, len, (off_t)off);
 	/* What is kept is as thin as the volume. */
-	if (r == 0 && (buf[0] || memcmp(buf, buf + 1, len - 1) != 0))
+	if (r == 0 && !io_is_zeros(buf, len))
 		r = io_pwrite_full(c->to, buf, len, (off_t)off);
 	mark = 1;
 	return r == 0 ? io_pwrite_full(c->marks, &mark, 1, (off_t)chunk) : r;

@@ -156,9 +156,9 @@ void ram_release(struct ram *r, uint64_t gpa, uint64_t len)
 		index_set(&r->index, page, n, 0);
 }
 
-static bool is_zeros(const uint8_t *page)
+static bool is_zeros(const struct ram *r, uint64_t page)
 {
-	return page[0] == 0 && memcmp(page, page + 1, INDEX_PAGE - 1) == 0;
+	return io_is_zeros(r->mem.base + page * INDEX_PAGE, INDEX_PAGE);
 }
 
 /* The host's one page of zeros, where the guest only looked, is no copy. */
@@ -166,8 +166,7 @@ static bool is_private(const struct ram *r, uint64_t page, uint64_t pm)
 {
 	if (!(pm & (PM_PRESENT | PM_SWAPPED)) || pm & PM_FILE)
 		return false;
-	return pm & (PM_SWAPPED | PM_ALONE) || r->index.at[page] ||
-	       !is_zeros(r->mem.base + page * INDEX_PAGE);
+	return pm & (PM_SWAPPED | PM_ALONE) || r->index.at[page] || !is_zeros(r, page);
 }
 
 /* Marks the pages that the host has copied for us: those it does not share with a layer. Linux 6.7.
@@ -241,7 +240,7 @@ static void close_gaps(struct index *x, uint8_t top, uint64_t gap)
 static void drop_zeros(struct ram *r, uint8_t top)
 {
 	for (uint64_t p = 0; p < pages(r); p++)
-		if (r->next.at[p] == top && is_zeros(r->mem.base + p * INDEX_PAGE))
+		if (r->next.at[p] == top && is_zeros(r, p))
 			r->next.at[p] = 0;
 	close_gaps(&r->next, top, RAM_REMAP_PAGES);
 }
