@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from server import BUILD, RUN, Pandad, patience
+from server import BUILD, RUN, NetPandad, Pandad, patience
 
 TOP = Path(__file__).resolve().parents[2]
 GUEST = TOP / "tests" / "guest"
@@ -419,6 +419,28 @@ def server_home(session_panda):
     shutil.copytree(first.data / "store", home / "bakes", copy_function=os.link, symlinks=True)
     first.close()
     return home
+
+
+@pytest.fixture(scope="module")
+def net():
+    from little_internet import LittleInternet  # wants what only these tests need
+    with LittleInternet() as net:
+        yield net
+
+
+@pytest.fixture(scope="module")
+def shared_net_pandad(net, server_home):
+    p = NetPandad(net, server_home / f"net-{next(NAMES)}", bakes=server_home / "bakes").start()
+    yield p
+    p.close()
+    assert not net.links() and not net.tables(), "nothing of ours stays in the host's network"
+
+
+@pytest.fixture
+def net_pandad(shared_net_pandad):
+    """In the `host` namespace of a little internet, without sandboxes."""
+    yield shared_net_pandad
+    shared_net_pandad.clear()
 
 
 @pytest.fixture(scope="session")

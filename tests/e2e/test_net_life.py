@@ -6,16 +6,9 @@ import subprocess
 import pytest
 
 from conftest import wait_for
-from little_internet import (BED, DATABASE, DNS, FRAMES, GATEWAY_MAC, GUEST_MAC, HOST_PUBLIC, METADATA, ODD_FRAMES, OTHER, WEB, Guest,
-                             LittleInternet, sh)
+from little_internet import (BED, DATABASE, DNS, FRAMES, GATEWAY_MAC, GUEST_MAC, HOST_PUBLIC, METADATA, ODD_FRAMES, OTHER, WEB, Guest, sh)
 
 pytestmark = pytest.mark.skipif(not BED.exists(), reason=f"no {BED}: build first")
-
-
-@pytest.fixture(scope="module")
-def net():
-    with LittleInternet() as n:
-        yield n
 
 
 @pytest.fixture

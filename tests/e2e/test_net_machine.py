@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import little_internet
-from conftest import NAMES, wait_for
-from little_internet import FRAMES, ODD_FRAMES, LittleInternet, patient
-from server import NetPandad
+from conftest import wait_for
+from little_internet import FRAMES, ODD_FRAMES, patient
 from test_net_policy import ORDER, POLICIES, TABLE, expected, wait_of
 
 dns = pytest.importorskip("dns")
@@ -44,17 +43,9 @@ def check(p, sandboxes, when):
     assert not wrong, f"{when}:\n" + "\n".join(wrong)
 
 
-@pytest.fixture(scope="module")
-def net():
-    with LittleInternet() as net:
-        yield net
-
-
-@pytest.fixture(scope="module")
-def p(net, server_home):
-    p = NetPandad(net, server_home / f"net-{next(NAMES)}", bakes=server_home / "bakes").start()
-    yield p
-    p.close()
+@pytest.fixture
+def p(net_pandad):
+    return net_pandad
 
 
 def fork(p, id):

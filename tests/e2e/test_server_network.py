@@ -5,27 +5,12 @@ import pytest
 
 from conftest import NAMES, count, wait_for
 from server import NetPandad
-from little_internet import DATABASE, HOST_PUBLIC, METADATA, OTHER, WEB, LittleInternet, sh
-
-
-@pytest.fixture(scope="module")
-def net():
-    with LittleInternet() as n:
-        yield n
-
-
-@pytest.fixture(scope="module")
-def shared(net, server_home):
-    p = NetPandad(net, server_home / f"net-{next(NAMES)}", bakes=server_home / "bakes").start()
-    yield p
-    p.close()
-    assert not net.links() and not net.tables(), "nothing of ours stays in the host's network"
+from little_internet import DATABASE, HOST_PUBLIC, METADATA, OTHER, WEB, sh
 
 
 @pytest.fixture
-def p(shared):
-    yield shared
-    shared.clear()
+def p(net_pandad):
+    return net_pandad
 
 
 def reaches(p, id, where, port=80):
