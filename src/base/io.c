@@ -16,25 +16,6 @@ enum {
 	FDS_MAX = 253, /* as many as the kernel takes */
 };
 
-int io_read_full(int fd, void *buf, size_t n)
-{
-	char *p = buf;
-
-	while (n) {
-		ssize_t r = read(fd, p, n);
-
-		if (r < 0 && errno == EINTR)
-			continue;
-		if (r < 0)
-			return -errno;
-		if (r == 0)
-			return -ENODATA;
-		p += r;
-		n -= (size_t)r;
-	}
-	return 0;
-}
-
 int io_write_full(int fd, const void *buf, size_t n)
 {
 	const char *p = buf;

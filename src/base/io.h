@@ -8,9 +8,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Reads exactly n bytes. -ENODATA when the stream ends earlier. */
-int io_read_full(int fd, void *buf, size_t n);
 int io_write_full(int fd, const void *buf, size_t n);
+/* -ENODATA when the file ends earlier. */
 int io_pread_full(int fd, void *buf, size_t n, off_t off);
 int io_pwrite_full(int fd, const void *buf, size_t n, off_t off);
 

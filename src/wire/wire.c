@@ -79,65 +79,59 @@ DESC(shutdown, F(U32, shutdown, grace_ms));
 DESC(mount, F(U32, mount, volume), F(U32, mount, flags), F(STR, mount, path),
      F(STR, mount, fstype));
 
-static const struct {
-	const char *name;
-	const struct wire_desc *desc;
-} types[] = {
-    [WIRE_DATA] = {"data", NULL},
-    [WIRE_EOF] = {"eof", NULL},
-    [WIRE_CREDIT] = {"credit", &wire_window_desc},
-    [WIRE_CANCEL] = {"cancel", NULL},
-    [WIRE_RESIZE] = {"resize", &wire_size_desc},
-    [WIRE_STREAM_SIGNAL] = {"stream_signal", &wire_signal_desc},
-    [WIRE_END] = {"end", &wire_end_desc},
-    [WIRE_READY] = {"ready", NULL},
-    [WIRE_STARTED] = {"started", &wire_started_desc},
-    [WIRE_EXITED] = {"exited", &wire_exited_desc},
-    [WIRE_ATTACHED] = {"attached", &wire_attached_desc},
-    [WIRE_GAP] = {"gap", &wire_gap_desc},
-    [WIRE_FILE] = {"file", &wire_file_desc},
-    [WIRE_PATH] = {"path", &wire_path_desc},
-    [WIRE_STATS_REPLY] = {"stats_reply", &wire_stats_desc},
-    [WIRE_EXEC] = {"exec", &wire_exec_desc},
-    [WIRE_ATTACH] = {"attach", &wire_attach_desc},
-    [WIRE_LIST] = {"list", &wire_window_desc},
-    [WIRE_SIGNAL] = {"signal", &wire_signal_desc},
-    [WIRE_READ] = {"read", &wire_read_desc},
-    [WIRE_WRITE] = {"write", &wire_write_desc},
-    [WIRE_DIR] = {"dir", &wire_path_flags_desc},
-    [WIRE_STAT] = {"stat", &wire_path_flags_desc},
-    [WIRE_MKDIR] = {"mkdir", &wire_mkdir_desc},
-    [WIRE_REMOVE] = {"remove", &wire_path_flags_desc},
-    [WIRE_RENAME] = {"rename", &wire_two_paths_desc},
-    [WIRE_CHMOD] = {"chmod", &wire_path_flags_desc},
-    [WIRE_SYMLINK] = {"symlink", &wire_two_paths_desc},
-    [WIRE_READLINK] = {"readlink", &wire_path_desc},
-    [WIRE_WATCH] = {"watch", &wire_watch_desc},
-    [WIRE_CONNECT] = {"connect", &wire_connect_desc},
-    [WIRE_STATS] = {"stats", NULL},
-    [WIRE_SYNC] = {"sync", NULL},
-    [WIRE_REBORN] = {"reborn", &wire_reborn_desc},
-    [WIRE_SHUTDOWN] = {"shutdown", &wire_shutdown_desc},
-    [WIRE_MOUNT] = {"mount", &wire_mount_desc},
-    [WIRE_UMOUNT] = {"umount", &wire_path_flags_desc},
-    [WIRE_GROW] = {"grow", &wire_mount_desc},
-    [WIRE_FREEZE] = {"freeze", &wire_mount_desc},
-    [WIRE_THAW] = {"thaw", NULL},
+static const struct wire_desc raw; /* bytes, or nothing at all */
+
+static const struct wire_desc *const types[] = {
+    [WIRE_DATA] = &raw,
+    [WIRE_EOF] = &raw,
+    [WIRE_CREDIT] = &wire_window_desc,
+    [WIRE_CANCEL] = &raw,
+    [WIRE_RESIZE] = &wire_size_desc,
+    [WIRE_STREAM_SIGNAL] = &wire_signal_desc,
+    [WIRE_END] = &wire_end_desc,
+    [WIRE_READY] = &raw,
+    [WIRE_STARTED] = &wire_started_desc,
+    [WIRE_EXITED] = &wire_exited_desc,
+    [WIRE_ATTACHED] = &wire_attached_desc,
+    [WIRE_GAP] = &wire_gap_desc,
+    [WIRE_FILE] = &wire_file_desc,
+    [WIRE_PATH] = &wire_path_desc,
+    [WIRE_STATS_REPLY] = &wire_stats_desc,
+    [WIRE_EXEC] = &wire_exec_desc,
+    [WIRE_ATTACH] = &wire_attach_desc,
+    [WIRE_LIST] = &wire_window_desc,
+    [WIRE_SIGNAL] = &wire_signal_desc,
+    [WIRE_READ] = &wire_read_desc,
+    [WIRE_WRITE] = &wire_write_desc,
+    [WIRE_DIR] = &wire_path_flags_desc,
+    [WIRE_STAT] = &wire_path_flags_desc,
+    [WIRE_MKDIR] = &wire_mkdir_desc,
+    [WIRE_REMOVE] = &wire_path_flags_desc,
+    [WIRE_RENAME] = &wire_two_paths_desc,
+    [WIRE_CHMOD] = &wire_path_flags_desc,
+    [WIRE_SYMLINK] = &wire_two_paths_desc,
+    [WIRE_READLINK] = &wire_path_desc,
+    [WIRE_WATCH] = &wire_watch_desc,
+    [WIRE_CONNECT] = &wire_connect_desc,
+    [WIRE_STATS] = &raw,
+    [WIRE_SYNC] = &raw,
+    [WIRE_REBORN] = &wire_reborn_desc,
+    [WIRE_SHUTDOWN] = &wire_shutdown_desc,
+    [WIRE_MOUNT] = &wire_mount_desc,
+    [WIRE_UMOUNT] = &wire_path_flags_desc,
+    [WIRE_GROW] = &wire_mount_desc,
+    [WIRE_FREEZE] = &wire_mount_desc,
+    [WIRE_THAW] = &raw,
 };
 
 bool wire_type_known(uint8_t type)
 {
-	return type < ARRAY_LEN(types) && types[type].name;
+	return type < ARRAY_LEN(types) && types[type];
 }
 
 const struct wire_desc *wire_desc_of(uint8_t type)
 {
-	return wire_type_known(type) ? types[type].desc : NULL;
-}
-
-const char *wire_type_name(uint8_t type)
-{
-	return wire_type_known(type) ? types[type].name : "?";
+	return wire_type_known(type) && types[type] != &raw ? types[type] : NULL;
 }
 
 static uint32_t get32(const uint8_t *p)

@@ -353,7 +353,6 @@ ssize_t wire_frame(const struct wire_header *h, const struct wire_desc *d, const
 /* The message a frame type carries. NULL: raw bytes or nothing (see wire_type_known()). */
 const struct wire_desc *wire_desc_of(uint8_t type);
 bool wire_type_known(uint8_t type);
-const char *wire_type_name(uint8_t type); /* "?" when unknown */
 
 static inline struct wire_str wire_str(const char *s)
 {

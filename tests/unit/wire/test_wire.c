@@ -161,14 +161,13 @@ static void a_mount_says_which_volume_goes_where(void **state)
 	assert_int_equal(wire_mount_decode(b, sizeof(bytes) - 1, &back), -EPROTO);
 }
 
-static void every_type_has_a_name(void **state)
+static void only_the_types_that_are_named_are_known(void **state)
 {
 	unsigned known = 0;
 
 	for (unsigned t = 0; t < 256; t++) {
 		known += wire_type_known((uint8_t)t);
-		assert_int_equal(wire_type_known((uint8_t)t),
-		                 strcmp(wire_type_name((uint8_t)t), "?") != 0);
+		assert_true(wire_type_known((uint8_t)t) || !wire_desc_of((uint8_t)t));
 	}
 	assert_int_equal(known, WIRE_STATS_REPLY - WIRE_DATA + 1 + WIRE_THAW - WIRE_EXEC + 1);
 }
@@ -185,7 +184,7 @@ int main(void)
 	    cmocka_unit_test(nothing_larger_than_a_frame_is_built),
 	    cmocka_unit_test(a_mount_says_which_volume_goes_where),
 	    cmocka_unit_test(a_mount_says_which_volume_goes_where),
-	    cmocka_unit_test(every_type_has_a_name),
+	    cmocka_unit_test(only_the_types_that_are_named_are_known),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
