@@ -216,7 +216,7 @@ static int boot_again(struct bake *b, const struct engine_image *cold, json_t *d
 	if (template_warm(h, b->machine, doc, &why) < 0)
 		log_warn("warming up failed, sandboxes start without it template=%s why=\"%s\"",
 		         b->template->name, why.text);
-	r = template_start(g, doc, note, sizeof(note), e);
+	r = template_start(g, doc, NULL, note, sizeof(note), e);
 	if (note[0])
 		log_warn("a start command did not stay template=%s why=\"%s\"", b->template->name,
 		         note);

@@ -424,7 +424,7 @@ static void next_turn(struct builds *bs)
 		return;
 	next->begun = true;
 	next->status = BUILD_RUNNING;
-	next->deadline_ms = mono_ms() + BUILD_MS_MAX;
+	next->deadline_ms = mono_ms() + (uint64_t)bs->host->config.build_s * 1000;
 	write_record(bs, next);
 	prepare_stage(next); /* may end it, and so come here again */
 }

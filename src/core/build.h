@@ -23,8 +23,7 @@ enum {
 	BUILD_ID = 16,                /* hex digits */
 	BUILD_CONTEXT_MAX = 50 << 20, /* bytes of all files, but for an archive of an image */
 	BUILD_FILES_MAX = 1000,
-	BUILD_PATH_MAX = 1024,         /* of one file in the context */
-	BUILD_MS_MAX = 20 * 60 * 1000, /* a whole build; clients wait as long */
+	BUILD_PATH_MAX = 1024, /* of one file in the context */
 	BUILD_LOG_MAX = 4 << 20,
 	BUILDS_AT_ONCE = 4,     /* of all */
 	BUILDS_OF_TENANT = 2,   /* at once */

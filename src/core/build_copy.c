@@ -57,7 +57,7 @@ static int destination(struct copy *c, const char *word, bool many)
 	for (n = strlen(c->dest); n > 1 && c->dest[n - 1] == '/'; n--)
 		c->dest[n - 1] = 0;
 	if (!dir && st->guest) {
-		guest_set_deadline(st->guest, BUILD_FILE_MS);
+		build_short(st->b, st->guest);
 		dir = guest_stat(st->guest, c->dest, true, &f, NULL) == 0 && S_ISDIR(f.mode);
 	}
 	c->into = dir;
@@ -84,10 +84,12 @@ static int put_file(struct copy *c, const char *rel, int fd, mode_t mode)
 		return build_bad(st, c->step, "a path is too long");
 	if (lseek(fd, 0, SEEK_SET) < 0)
 		return err_set(st->e, errno, "internal", "cannot read the context");
-	guest_set_deadline(st->guest, BUILD_FILE_MS);
-	r = guest_write_from_fd(st->guest, path, fd, WIRE_WRITE_PARENTS, c->mode ? c->mode : mode,
-	                        st->e);
-	if (r < 0)
+	build_short(st->b, st->guest);
+	r = build_stopped(st->b, st->e);
+	if (r == 0)
+		r = guest_write_from_fd(st->guest, path, fd, WIRE_WRITE_PARENTS,
+		                        c->mode ? c->mode : mode, st->e);
+	if (build_why(st->b, r, st->e) < 0)
 		return err_prefix(st->e, "Dockerfile:%u", c->step->line);
 	return note(c, path) < 0 ? err_set(st->e, ENOMEM, "no_memory", "no memory") : 0;
 }
@@ -158,7 +160,7 @@ static int tool(struct copy *c, struct guest *g, char *const *argv, int in, int 
 	struct wire_file f;
 	int r = 0;
 
-	guest_set_deadline(g, BUILD_FILE_MS);
+	build_short(c->st->b, g);
 	if (guest_stat(g, TOOL, false, &f, NULL) < 0 || f.size != panda_tool_len)
 		r = guest_write_file(g, TOOL, panda_tool, panda_tool_len, WIRE_WRITE_PARENTS, 0700,
 		                     c->st->e);
@@ -170,7 +172,7 @@ static int unpack(struct copy *c, int fd, const char *flag)
 	char *argv[] = {TOOL, "at", c->dest, "tar", (char *)flag, "-", NULL};
 	int r;
 
-	guest_set_deadline(c->st->guest, BUILD_FILE_MS);
+	build_short(c->st->b, c->st->guest);
 	r = guest_mkdir(c->st->guest, c->dest, 0755, true, c->st->e);
 	if (r == 0 && lseek(fd, 0, SEEK_SET) < 0)
 		r = err_set(c->st->e, errno, "internal", "cannot read the context");
@@ -227,7 +229,7 @@ static int from_stage(struct copy *c, const char *source, struct guest *g)
 	if (spool < 0)
 		return err_set(st->e, errno, "disk_full", "no room to copy: %s", strerror(errno));
 	snprintf(path, sizeof(path), "%s%s", *source == '/' ? "" : "/", source);
-	guest_set_deadline(g, BUILD_FILE_MS);
+	build_short(c->st->b, g);
 	if (guest_stat(g, path, true, &f, NULL) < 0)
 		return build_bad(st, c->step, "there is no '%.80s' in there%s", path,
 		                 strpbrk(path, "*?[") ? " (patterns do not work with --from)" : "");
@@ -238,7 +240,7 @@ static int from_stage(struct copy *c, const char *source, struct guest *g)
 
 		snprintf(to_dir, sizeof(to_dir), "%s", c->dest);
 		r = tool(c, g, pack, -1, spool);
-		guest_set_deadline(st->guest, BUILD_FILE_MS);
+		build_short(st->b, st->guest);
 		if (r == 0)
 			r = guest_mkdir(st->guest, to_dir, 0755, true, st->e);
 		if (r == 0 && lseek(spool, 0, SEEK_SET) < 0)

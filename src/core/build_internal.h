@@ -117,6 +117,11 @@ int build_start(struct build *b, const struct engine_image *image, bool network,
                 struct guest **ret, struct err *e);
 /* Why it must not go on: cancelled, about to end, out of time. 0: it may. */
 int build_stopped(struct build *b, struct err *e);
+/* The same, if that is why something failed with r; else r, and e as it is. */
+int build_why(struct build *b, int r, struct err *e);
+/* For the next call to the guest that is about one file: it may take BUILD_FILE_MS, or what is left
+ * of the build's time. */
+void build_short(struct build *b, struct guest *g);
 /* Of the template at the root of a stage; NULL: it has none. */
 const json_t *build_root_doc(const struct build *b, size_t stage);
 /* Templates and steps leave the host its reserve, as creates do. */

@@ -58,16 +58,32 @@ static uint64_t left_ms(const struct build *b)
 	return b->deadline_ms > now ? b->deadline_ms - now : 1;
 }
 
+static int out_of_time(const struct build *b, struct err *e)
+{
+	return err_set(
+	    e, ETIME, "build_failed",
+	    "the build took longer than %u s: build a part of it as a template of its own and go "
+	    "on FROM that, or have the server's build_seconds raised",
+	    b->order->host->config.build_s);
+}
+
 int build_stopped(struct build *b, struct err *e)
 {
 	if (b->cancelled)
 		return err_set(e, ECANCELED, "build_failed", "the build was stopped by request");
 	if (b->stop)
 		return err_set(e, ECANCELED, "shutting_down", "the server is about to end");
-	if (mono_ms() >= b->deadline_ms)
-		return err_set(e, ETIME, "build_failed", "the build took longer than %d minutes",
-		               BUILD_MS_MAX / 60000);
-	return 0;
+	return mono_ms() >= b->deadline_ms ? out_of_time(b, e) : 0;
+}
+
+int build_why(struct build *b, int r, struct err *e)
+{
+	return r < 0 && build_stopped(b, NULL) < 0 ? build_stopped(b, e) : r;
+}
+
+void build_short(struct build *b, struct guest *g)
+{
+	guest_set_deadline(g, MIN((uint64_t)BUILD_FILE_MS, left_ms(b)));
 }
 
 int build_start(struct build *b, const struct engine_image *image, bool network,
@@ -134,12 +150,12 @@ int build_seal(struct stage *st, const char *key)
 	struct err e;
 	int r;
 
-	guest_set_deadline(st->guest, BUILD_FILE_MS);
+	build_short(st->b, st->guest);
 	r = guest_sync(st->guest, st->e);
 	if (r == 0)
 		r = machine_snapshot(&h->machines, st->machine, &image, NULL, st->e);
 	if (r < 0)
-		return r;
+		return build_why(st->b, r, st->e);
 	engine_image_fini(&st->s->image);
 	st->s->image = image;
 	st->dirty = false;
@@ -206,7 +222,9 @@ int build_command(struct build *b, struct build_command *c, struct guest_exit *r
 	guest_set_deadline(c->guest, left_ms(b) + BUILD_FILE_MS);
 	r = guest_exec_wait(c->guest, &x, ret, e);
 	if (r < 0)
-		return build_stopped(b, NULL) < 0 ? build_stopped(b, e) : r;
+		return build_why(b, r, e);
+	if (ret->timed_out)
+		return out_of_time(b, e);
 	if (o.r < 0)
 		return err_set(e, -o.r, "build_failed",
 		               o.r == -EFBIG ? "more than %llu MiB were to be copied"
@@ -223,7 +241,7 @@ int build_tool(struct stage *st, const struct docker_step *step, struct guest *g
 	struct guest_exit end;
 	int r = build_command(st->b, &c, &end, st->e);
 
-	if (r == 0 && (end.signaled || end.timed_out || end.code))
+	if (r == 0 && (end.signaled || end.code))
 		return build_bad(st, step, "%s failed with %d: %.100s", argv[0], end.code,
 		                 tail_line(&c.tail));
 	return r;

@@ -114,13 +114,12 @@ static int run_unpack(struct stage *st, const char *disk, char **ret, size_t *re
 	c.guest = g;
 	if (r == 0)
 		r = build_command(b, &c, &end, st->e);
-	if (r == 0 && (end.signaled || end.timed_out || end.code))
+	if (r == 0 && (end.signaled || end.code))
 		r = err_set(st->e, EINVAL, "build_failed", "%.200s",
-		            end.timed_out  ? "unpacking took too long"
-		            : end.signaled ? "unpacking needs more memory than a machine has"
-		                           : tail_line(&c.tail));
+		            end.signaled ? "unpacking needs more memory than a machine has"
+		                         : tail_line(&c.tail));
 	if (r == 0 && disk) {
-		guest_set_deadline(g, BUILD_FILE_MS);
+		build_short(b, g);
 		r = guest_umount(g, DISK_AT, false, st->e);
 	}
 	guest_free(g);

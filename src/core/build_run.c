@@ -155,9 +155,6 @@ static int run(struct stage *st, const struct docker_step *step)
 	r = build_command(st->b, &c, &end, st->e);
 	if (r < 0)
 		return err_prefix(st->e, "Dockerfile:%u: RUN", step->line);
-	if (end.timed_out)
-		return build_bad(st, step, "the build took longer than %d minutes",
-		                 BUILD_MS_MAX / 60000);
 	if (end.signaled)
 		return build_bad(st, step, "'%.80s' was ended by signal %d", step->text, end.code);
 	if (end.code)
@@ -284,7 +281,7 @@ static int act(struct stage *st, const struct docker_step *step)
 	if (step->op == DOCKER_RUN)
 		return run(st, step);
 	if (step->op == DOCKER_WORKDIR) {
-		guest_set_deadline(st->guest, BUILD_FILE_MS);
+		build_short(st->b, st->guest);
 		return guest_mkdir(st->guest, st->workdir, 0755, true, st->e);
 	}
 	return build_copy(st, step);
@@ -412,7 +409,7 @@ static int run_once(struct build *b, struct build_stage *last)
 		template_quiet(g, build_root_doc(b, (size_t)(last - b->stages)));
 	else if (template_warm(h, machine, b->doc, &why) < 0)
 		build_say(b, "warming up failed, sandboxes start without it: %s", why.text);
-	r = template_start(g, b->doc, note, sizeof(note), &b->err);
+	r = template_start(g, b->doc, b, note, sizeof(note), &b->err);
 	if (note[0])
 		build_say(b, "%s", note);
 	guest_free(g);

@@ -185,6 +185,8 @@ int host_open(struct loop *l, struct engine *engine, const struct host_config *c
 		h->config.idle_s = 900;
 	if (!h->config.silent_s)
 		h->config.silent_s = 20;
+	if (!h->config.build_s)
+		h->config.build_s = 20 * 60;
 	r = open_dirs(h, e);
 	if (r == 0 && dict_new(&h->by_id) < 0)
 		r = err_set(e, ENOMEM, "no_memory", "no memory");

@@ -31,6 +31,7 @@ struct host_config {
 	unsigned prepare_ahead;  /* jails made before they are asked for; 0: 8 */
 	int64_t idle_s;          /* of a sandbox without ttl; 0: 900 */
 	unsigned silent_s;       /* an agent that does not answer for so long hangs; 0: 20 */
+	unsigned build_s;        /* how long a whole build may take; 0: 1200 */
 	bool compress_hibernated, compress_snapshots;
 	int64_t snapshots_keep, snapshots_max_age_s; /* core/retain.c; 0: all, for ever */
 	uint64_t snapshots_total;                    /* bytes of a tenant; 0: no limit */

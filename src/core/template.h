@@ -17,6 +17,7 @@
 #include "core/sandbox.h"
 #include "layers/snapshot.h"
 
+struct build;
 struct guest;
 
 struct template
@@ -118,9 +119,10 @@ int template_warm(struct host *h, const char *machine, const json_t *doc, struct
 /*
  * Starts what the description's "start" names, with its variables, directory and user, and waits
  * for its check, or a moment. Notes its number ("exec") in doc. note: what the person who asked
- * should know; "" when all is well. Blocks.
+ * should know; "" when all is well. Blocks, until b (may be NULL) is stopped at the latest.
  */
-int template_start(struct guest *g, json_t *doc, char *note, size_t note_n, struct err *e);
+int template_start(struct guest *g, json_t *doc, struct build *b, char *note, size_t note_n,
+                   struct err *e);
 /* Ends what template_start() has started in the machine this one was restored from. */
 void template_quiet(struct guest *g, const json_t *doc);
 /*

@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "core/build_internal.h"
 #include "core/tail.h"
 #include "core/template_internal.h"
 
@@ -254,7 +255,7 @@ static bool check_passes(const struct start *s, char *const *check)
 }
 
 /* Until its check says that it is ready, it is over, or there was time enough. */
-static int wait_started(struct start *s, char *note, size_t note_n, struct err *e)
+static int wait_started(struct start *s, struct build *b, char *note, size_t note_n, struct err *e)
 {
 	const json_t *ready = json_object_get(json_object_get(s->doc, "start"), "ready");
 	uint64_t until = mono_ms() + (json_array_size(ready) ? READY_MS : SETTLE_MS);
@@ -265,7 +266,9 @@ static int wait_started(struct start *s, char *note, size_t note_n, struct err *
 	for (;;) {
 		guest_set_deadline(s->g, 2 * READY_MS);
 		s->found = false;
-		r = guest_exec_list(s->g, found, s, e);
+		r = b ? build_stopped(b, e) : 0;
+		if (r == 0)
+			r = guest_exec_list(s->g, found, s, e);
 		if (r < 0)
 			return r;
 		if (!s->found || !s->running) {
@@ -296,7 +299,8 @@ void template_quiet(struct guest *g, const json_t *doc)
 		(void)guest_exec_signal(g, (uint64_t)id, SIGKILL, true, NULL);
 }
 
-int template_start(struct guest *g, json_t *doc, char *note, size_t note_n, struct err *e)
+int template_start(struct guest *g, json_t *doc, struct build *b, char *note, size_t note_n,
+                   struct err *e)
 {
 	json_t *start = json_object_get(doc, "start");
 	struct start s = {.g = g, .doc = doc};
@@ -317,7 +321,7 @@ int template_start(struct guest *g, json_t *doc, char *note, size_t note_n, stru
 		snprintf(note, note_n, "the start command does not start: %s", why.text);
 	} else if (r == 0) {
 		json_object_set_new(start, "exec", json_integer((json_int_t)s.id));
-		r = wait_started(&s, note, note_n, e);
+		r = wait_started(&s, b, note, note_n, e);
 	}
 	if (r == 0)
 		r = guest_sync(g, e);

@@ -75,6 +75,8 @@ static const struct key {
      "a sandbox without ttl that is not persistent ends when unused for so long"},
     {"silent_seconds", NUMBER, offsetof(struct config, silent_seconds), "20", 1, 3600,
      "an agent that is asked and says nothing for so long is taken to hang"},
+    {"build_seconds", NUMBER, offsetof(struct config, build_seconds), "1200", 1, 7 * 86400,
+     "a build of a template that takes longer is ended"},
     {"compress_hibernated", FLAG, offsetof(struct config, compress_hibernated), "no", 0, 0,
      "memory of hibernated sandboxes is compressed (zstd): less disk, slower to wake"},
     {"compress_snapshots", FLAG, offsetof(struct config, compress_snapshots), "no", 0, 0,

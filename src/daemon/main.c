@@ -281,6 +281,7 @@ static int wire(struct daemon *d, struct err *e)
 	                         .snapshots_max_age_s = c->snapshots_max_age_seconds,
 	                         .snapshots_total = (uint64_t)c->snapshots_total_mb << 20,
 	                         .silent_s = (unsigned)c->silent_seconds,
+	                         .build_s = (unsigned)c->build_seconds,
 	                         .compress_hibernated = c->compress_hibernated,
 	                         .compress_snapshots = c->compress_snapshots,
 	                         .network_off = !c->network,
