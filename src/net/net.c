@@ -534,7 +534,6 @@ static int slot_begin(struct net_slot *s, struct net_policy *p, void *owner, boo
 	s->used = true;
 	s->went_out = adopted;
 	slot_link(&s->net->used, s);
-	s->net->n_used++;
 	return 0;
 }
 
@@ -747,7 +746,6 @@ void net_return(struct net_slot *s)
 	if (!s)
 		return;
 	slot_unlink(s);
-	s->net->n_used--;
 	s->used = false;
 	slot_quiet(s);
 	slot_undo(s);
@@ -756,11 +754,6 @@ void net_return(struct net_slot *s)
 int net_slot_tap(const struct net_slot *s)
 {
 	return s->kit.tap;
-}
-
-uint32_t net_slot_id(const struct net_slot *s)
-{
-	return s->place;
 }
 
 void net_slot_addr(const struct net_slot *s, char ret[16])
@@ -787,15 +780,4 @@ int net_slot_counters(struct net_slot *s, struct net_counters *ret)
 	if (r == 0)
 		*ret = c;
 	return r;
-}
-
-void net_stats(const struct net *n, struct net_stats *ret)
-{
-	*ret = (struct net_stats){.total = range_total(n->range),
-	                          .ready = n->n_ready,
-	                          .used = n->n_used,
-	                          .making = n->n_making,
-	                          .cached_names = upstream_entries(n->up),
-	                          .last_error = n->last_error,
-	                          .last_why = n->last_why};
 }

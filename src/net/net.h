@@ -64,7 +64,6 @@ int net_policy_new(enum net_mode mode, const char *const *entries, size_t n,
                    struct net_policy **ret, struct err *e);
 struct net_policy *net_policy_ref(struct net_policy *p);
 void net_policy_unref(struct net_policy *p); /* accepts NULL */
-enum net_mode net_policy_mode(const struct net_policy *p);
 
 /* What went where: one per new connection, refusal, end of a connection, and refused name. */
 
@@ -194,7 +193,6 @@ void net_return(struct net_slot *s);
  * offloads CSUM and TSO4 set. The jail must not be able to ioctl() it.
  */
 int net_slot_tap(const struct net_slot *s);
-uint32_t net_slot_id(const struct net_slot *s);             /* place in the pool, 0 to 16,383 */
 void net_slot_addr(const struct net_slot *s, char ret[16]); /* outside address: 10.200.n.2 */
 
 struct net_counters {
@@ -206,12 +204,3 @@ struct net_counters {
 };
 
 int net_slot_counters(struct net_slot *s, struct net_counters *ret);
-
-struct net_stats {
-	unsigned total, ready, used, making; /* total: addresses of the pool */
-	unsigned cached_names;
-	int last_error;       /* of making a slot; 0: the last one went well */
-	const char *last_why; /* a sentence about it, for the log */
-};
-
-void net_stats(const struct net *n, struct net_stats *ret);

@@ -83,7 +83,7 @@ struct net {
 	struct nl_batch *batch;
 	struct net_policy *default_policy;
 	struct net_slot *ready, *used;
-	unsigned n_ready, n_used, n_making;
+	unsigned n_ready, n_making;
 	struct net_job *jobs;
 	int last_error;
 	char last_why[MAKE_WHY];

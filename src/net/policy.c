@@ -191,11 +191,6 @@ void net_policy_unref(struct net_policy *p)
 	free(p);
 }
 
-enum net_mode net_policy_mode(const struct net_policy *p)
-{
-	return p->mode;
-}
-
 static uint64_t mix(uint64_t h, const void *bytes, size_t n)
 {
 	const uint8_t *p = bytes;
@@ -266,19 +261,6 @@ bool policy_allows_name(const struct net_policy *p, const char *name, uint16_t p
 	for (size_t i = 0; i < p->n_names; i++)
 		if (name_matches(&p->names[i], name) &&
 		    (p->names[i].port == 0 || p->names[i].port == port))
-			return true;
-	return false;
-}
-
-bool policy_allows_addr(const struct net_policy *p, uint32_t addr, uint16_t port)
-{
-	if (p->mode == NET_OFF || addr_closed(addr))
-		return false;
-	if (p->mode == NET_OPEN)
-		return true;
-	for (size_t i = 0; i < p->n_nets; i++)
-		if (addr >= p->nets[i].first && addr <= p->nets[i].last &&
-		    (p->nets[i].port == 0 || p->nets[i].port == port))
 			return true;
 	return false;
 }

@@ -1,5 +1,5 @@
 /*
- * net/policy.h - what an egress policy says about a name or an address
+ * net/policy.h - what an egress policy says: its networks, and about a name
  * Pure: text in, judgement out. net/net.h has the public half.
  */
 #pragma once
@@ -43,6 +43,3 @@ int policy_clean_name(const char *text, char ret[POLICY_NAME_MAX + 1]);
  */
 size_t policy_ports(const struct net_policy *p, const char *name, uint16_t ports[POLICY_PORTS_MAX]);
 bool policy_allows_name(const struct net_policy *p, const char *name, uint16_t port);
-
-/* By address alone; closed ranges are never allowed. */
-bool policy_allows_addr(const struct net_policy *p, uint32_t addr, uint16_t port);

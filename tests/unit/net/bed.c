@@ -114,7 +114,7 @@ static void took(const struct named *n, uint64_t us)
 	char addr[16];
 
 	net_slot_addr(n->slot, addr);
-	printf("ok %u %s %llu\n", net_slot_id(n->slot), addr, (unsigned long long)us);
+	printf("ok %u %s %llu\n", n->slot->place, addr, (unsigned long long)us);
 }
 
 static void do_take(const char *name, const char *mode, char *entries)
@@ -298,10 +298,8 @@ static void do_flows(struct named *n)
 static void do_takes(unsigned count)
 {
 	uint64_t take = 0, give = 0, worst = 0;
-	struct net_stats st;
 
-	net_stats(net, &st);
-	count = MIN(count, st.ready);
+	count = MIN(count, net->n_ready);
 	for (unsigned i = 0; i < count; i++) {
 		struct net_slot *s;
 		uint64_t a = mono_ns(), b, c;
@@ -320,19 +318,26 @@ static void do_takes(unsigned count)
 	       worst / 1e3, give / 1e3 / count);
 }
 
+static void do_stats(void)
+{
+	unsigned used = 0;
+
+	for (struct net_slot *s = net->used; s; s = s->next)
+		used++;
+	printf("ok total=%u ready=%u used=%u making=%u error=%d\n", range_total(net->range),
+	       net->n_ready, used, net->n_making, net->last_error);
+}
+
 static void look_ready(void *arg)
 {
-	struct net_stats st;
-
 	if (!want_ready)
 		return;
-	net_stats(net, &st);
-	if (st.ready >= want_ready) {
+	if (net->n_ready >= want_ready) {
 		want_ready = 0;
-		printf("ok %u\n", st.ready);
-	} else if (st.last_error) {
+		printf("ok %u\n", net->n_ready);
+	} else if (net->last_error) {
 		want_ready = 0;
-		printf("no making %s\n", st.last_why);
+		printf("no making %s\n", net->last_why);
 	} else {
 		loop_timer_set(loop, &ready_timer, loop_now_ms(loop) + 2);
 	}
@@ -344,7 +349,6 @@ static void command(char *text)
 	char *save = NULL, *word[5];
 	struct named *n;
 	size_t count = 0;
-	struct net_stats st;
 
 	for (char *p = strtok_r(text, " ", &save); p && count < ARRAY_LEN(word);
 	     p = strtok_r(NULL, " ", &save))
@@ -361,11 +365,9 @@ static void command(char *text)
 	else if (strcmp(word[0], "ready") == 0) {
 		want_ready = (unsigned)atoi(word[1]);
 		look_ready(NULL);
-	} else if (strcmp(word[0], "stats") == 0) {
-		net_stats(net, &st);
-		printf("ok total=%u ready=%u used=%u making=%u cached=%u error=%d\n", st.total,
-		       st.ready, st.used, st.making, st.cached_names, st.last_error);
-	} else if (strcmp(word[0], "quiet") == 0) {
+	} else if (strcmp(word[0], "stats") == 0)
+		do_stats();
+	else if (strcmp(word[0], "quiet") == 0) {
 		net->sweeps = 0;
 		loop_timer_clear(loop, &net->sweep);
 		printf("ok\n");
