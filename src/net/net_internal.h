@@ -1,5 +1,5 @@
 /*
- * net/net_internal.h - what the files of this room share: net.c, names.c, relay.c, audit.c
+ * net/net_internal.h - what the files of this room share: the slot, and who does what to it
  */
 #pragma once
 #include "base/loop.h"
@@ -96,6 +96,30 @@ struct net {
 	unsigned sweeps; /* still to do */
 	bool host_opened;
 };
+
+/* ahead.c: slots made before somebody wants them, and unmade. */
+void ahead_init(struct net *n);
+int ahead_open(struct net *n); /* -errno: no threads */
+/* Free slots are unmade, jobs waited for. Also after a failed ahead_open(). */
+void ahead_close(struct net *n);
+/* Until as many are ready, or on their way, as shall be; after a failure not at once. */
+void ahead_more(struct net *n);
+/*
+ * One was taken. Whoever takes one is about to start a machine, and the cpu is for that: what was
+ * taken is made again a little later, while enough are left.
+ */
+void ahead_refill(struct net *n);
+/* The place is the caller's. Who makes slots may be trying this very place: it will find that it is
+ * taken. -EBUSY: somebody has it. */
+int ahead_claim(struct net *n, uint32_t place);
+
+/* slot.c */
+void slot_link(struct net_slot **list, struct net_slot *s);
+void slot_unlink(struct net_slot *s);
+void slot_quiet(struct net_slot *s); /* nothing of the slot is on the loop after this */
+void slot_free(struct net_slot *s);  /* the last of it, on the loop */
+/* ahead.c: unmakes it on a thread. The slot is in no list and has nothing on the loop any more. */
+void slot_undo(struct net_slot *s);
 
 /* names.c: the resolver's ear in each slot. */
 int names_listen(struct net_slot *s);
