@@ -439,17 +439,6 @@ int cg_limit(const struct cg_host *h, const char *id, const struct cg_limits *li
 	return r;
 }
 
-int cg_place(const struct cg_host *h, const char *id, pid_t pid)
-{
-	int r = 0;
-
-	if (!cg_id_valid(id) || pid <= 0)
-		return -EINVAL;
-	for (size_t i = 0; i < h->n && r == 0; i++)
-		r = put_u64(h, &h->trees[i], id, "cgroup.procs", (uint64_t)pid);
-	return r;
-}
-
 static void tree_stats(const struct cg_host *h, const struct tree *t, const char *id,
                        struct cg_stats *s)
 {
@@ -617,36 +606,6 @@ int cg_remove(const struct cg_host *h, const char *id, unsigned timeout_ms)
 		if (errno != EBUSY || mono_ms() >= end)
 			return -errno;
 		poll(NULL, 0, 1);
-	}
-	return 0;
-}
-
-int cg_each(const struct cg_host *h, int (*fn)(const char *id, void *arg), void *arg)
-{
-	for (size_t i = 0; i < h->n; i++) {
-		autoclosedir DIR *d = NULL;
-		struct dirent *ent;
-		int fd = openat(h->trees[i].fd, h->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-		if (fd < 0)
-			return -errno;
-		d = fdopendir(fd);
-		if (!d) {
-			close(fd);
-			return -ENOMEM;
-		}
-		while ((ent = readdir(d))) {
-			bool seen = false;
-			int r;
-
-			if (ent->d_type != DT_DIR || !cg_id_valid(ent->d_name))
-				continue;
-			for (size_t k = 0; k < i && !seen; k++)
-				seen = tree_has(h, &h->trees[k], ent->d_name);
-			r = seen ? 0 : fn(ent->d_name, arg);
-			if (r)
-				return r;
-		}
 	}
 	return 0;
 }

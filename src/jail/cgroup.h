@@ -61,10 +61,6 @@ bool cg_id_valid(const char *id);
 int cg_create(const struct cg_host *h, const char *id);
 int cg_limit(const struct cg_host *h, const char *id, const struct cg_limits *lim);
 
-/* Moves a whole process. Slow on a busy host (the kernel stops all forks): spawn does not use it.
- */
-int cg_place(const struct cg_host *h, const char *id, pid_t pid);
-
 /* -ENOENT when no tree has this id. */
 int cg_stats(const struct cg_host *h, const char *id, struct cg_stats *ret);
 
@@ -73,9 +69,6 @@ int cg_kill(const struct cg_host *h, const char *id, unsigned timeout_ms);
 
 /* Removes the empty group from every tree. 0 also when it is gone. -EBUSY: not empty in time. */
 int cg_remove(const struct cg_host *h, const char *id, unsigned timeout_ms);
-
-/* Calls fn once per id found, in no order, until it returns non-zero; returns that, or an errno. */
-int cg_each(const struct cg_host *h, int (*fn)(const char *id, void *arg), void *arg);
 
 /*
  * For spawn: an fd of the machine's v2 directory (CLONE_INTO_CGROUP), or -ENOENT when the host has

@@ -113,11 +113,6 @@ int jail_uid_take(struct jail *j, struct jail_uid *ret, struct err *e)
 	return uid_take(&j->uids, ret, e);
 }
 
-unsigned jail_have(const struct jail *j)
-{
-	return j->have;
-}
-
 const struct cg_host *jail_cgroups(const struct jail *j)
 {
 	return j->cg;

@@ -59,8 +59,6 @@ int jail_new(const struct jail_config *cfg, struct jail **ret, struct err *e);
 /* Machines that run go on. */
 void jail_free(struct jail *j);
 
-/* JAIL_*: the parts this host and this process can provide. */
-unsigned jail_have(const struct jail *j);
 /* Control groups of machines by id: limits, stats, kill, leftovers. Lives as long as j. */
 const struct cg_host *jail_cgroups(const struct jail *j);
 
@@ -72,7 +70,7 @@ struct jail_part {
 	const char *todo; /* what to do about it; NULL when ok */
 };
 
-/* One row per part, for `panda doctor`. */
+/* One row per part that this host and this process can provide or not, for `panda doctor`. */
 void jail_probe(const struct jail *j, struct jail_part ret[JAIL_PARTS]);
 
 /* A uid for the next machine, see jail/uid.h; drop it when jail_spawn() has returned. */
@@ -80,8 +78,8 @@ int jail_uid_take(struct jail *j, struct jail_uid *ret, struct err *e);
 
 /*
  * Makes ahead what is slow: the control groups and the empty network, ipc and uts namespaces of
- * the machine that will have this id. "machine_exists", EEXIST: the id is taken (cg_each() lists
- * leftovers). Caller owns *ret until a spawn uses it; jail_prep_free() also removes the groups.
+ * the machine that will have this id. "machine_exists", EEXIST: the id is taken. Caller owns *ret
+ * until a spawn uses it; jail_prep_free() also removes the groups.
  */
 int jail_prepare(struct jail *j, const char *id, struct jail_prep **ret, struct err *e);
 void jail_prep_free(struct jail_prep *p);

@@ -305,32 +305,6 @@ static void where_there_is_no_kill_file_each_process_is_signalled(void **state)
 	cg_close(h);
 }
 
-static int collect(const char *id, void *arg)
-{
-	char *list = arg;
-	size_t n = strlen(list);
-
-	snprintf(list + n, SMALL - n, "%s,", id);
-	return 0;
-}
-
-static void leftovers_are_listed_once(void **state)
-{
-	char list[SMALL] = "";
-	struct cg_host *h;
-
-	make_v1();
-	put("v1/memory/panda/machines/left1/x", "");
-	put("v1/pids/panda/machines/left1/x", "");
-	put("v1/pids/panda/machines/left2/x", "");
-	h = open_host(v1_mounts);
-	assert_int_equal(cg_each(h, collect, list), 0);
-	assert_non_null(strstr(list, "left1,"));
-	assert_non_null(strstr(list, "left2,"));
-	assert_null(strstr(strstr(list, "left1,") + 1, "left1,"));
-	cg_close(h);
-}
-
 static void a_tree_that_cannot_be_used_is_explained(void **state)
 {
 	struct cg_host *h;
@@ -372,7 +346,6 @@ int main(void)
 	    cmocka_unit_test(v2_stats_are_read),
 	    cmocka_unit_test(a_v2_tree_without_controllers_still_kills),
 	    cmocka_unit_test(where_there_is_no_kill_file_each_process_is_signalled),
-	    cmocka_unit_test(leftovers_are_listed_once),
 	    cmocka_unit_test(a_tree_that_cannot_be_used_is_explained),
 	};
 
