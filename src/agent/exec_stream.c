@@ -15,6 +15,8 @@
 
 static int send_signal(struct exec *x, const struct wire_signal *m)
 {
+	pid_t whom = m->flags & WIRE_SIGNAL_LEADER ? x->pid : -x->pid;
+
 	if (m->signo < 1 || m->signo >= NSIG)
 		return EINVAL;
 	if (m->flags & WIRE_SIGNAL_TREE) {
@@ -23,7 +25,7 @@ static int send_signal(struct exec *x, const struct wire_signal *m)
 	}
 	if (x->exited)
 		return ESRCH;
-	return kill(-x->pid, (int)m->signo) < 0 ? errno : 0;
+	return kill(whom, (int)m->signo) < 0 ? errno : 0;
 }
 
 void exec_signal(struct conn *c, uint32_t id, const struct wire_signal *m)

@@ -89,6 +89,12 @@ static void finish(struct cell *x, const struct err *e)
 	cell_free(x);
 }
 
+/* The interpreter alone: it knows what the cell has started, and what earlier ones have. */
+static void interrupt(struct cell *x)
+{
+	job_signal(x->j, SIGINT, WIRE_SIGNAL_LEADER);
+}
+
 static void feed(struct cell *x)
 {
 	if (x->request_at < x->request_len)
@@ -213,7 +219,7 @@ static void on_watchdog(void *arg)
 	struct cell *x = arg;
 
 	if (x->j)
-		job_signal(x->j, SIGINT, false);
+		interrupt(x);
 	x->timed_out = true;
 	x->exit = EXEC_TIMED_OUT;
 	finish(x, NULL);
@@ -366,7 +372,7 @@ void cell_abandon(struct cell *x)
 	if (!x)
 		return;
 	if (x->j && x->attached)
-		job_signal(x->j, SIGINT, false);
+		interrupt(x);
 	job_abandon(x->j);
 	cell_free(x);
 }

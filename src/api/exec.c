@@ -493,7 +493,7 @@ void exec_resize(struct exec_job *x, unsigned rows, unsigned cols)
 void exec_signal(struct exec_job *x, int signo)
 {
 	if (x->job)
-		job_signal(x->job, signo, false);
+		job_signal(x->job, signo, 0);
 }
 
 void exec_cancel(struct exec_job *x)

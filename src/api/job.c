@@ -386,9 +386,9 @@ void job_resize(struct job *j, unsigned rows, unsigned cols)
 		kick(j);
 }
 
-void job_signal(struct job *j, int signo, bool tree)
+void job_signal(struct job *j, int signo, uint32_t flags)
 {
-	if (j->call && guest_send_signal(j->call, signo, tree) == 0)
+	if (j->call && guest_send_signal(j->call, signo, flags) == 0)
 		kick(j);
 }
 

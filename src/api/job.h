@@ -43,7 +43,7 @@ struct job *job_start_marked(struct host *h, struct sandbox *sb, uint8_t type, c
 size_t job_send(struct job *j, const void *p, size_t n);
 void job_send_eof(struct job *j);
 void job_resize(struct job *j, unsigned rows, unsigned cols);
-void job_signal(struct job *j, int signo, bool tree);
+void job_signal(struct job *j, int signo, uint32_t flags); /* WIRE_SIGNAL_* */
 void job_credit(struct job *j, uint8_t chan, size_t n);
 
 /* Asks the guest to stop; end() comes. An exec that is not detached dies. */

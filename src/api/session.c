@@ -407,15 +407,14 @@ static void signalled(void *arg, struct job *j, const struct job_end *end)
 	call_drop(c);
 }
 
-static void send_signal(struct call *c, struct sandbox *sb, uint64_t exec, int signo, bool tree)
+static void send_signal(struct call *c, struct sandbox *sb, uint64_t exec, int signo,
+                        uint32_t flags)
 {
 	static const struct job_ops ops = {.end = signalled};
 	struct err e;
 
 	if (job_start(c->host, sb, WIRE_SIGNAL,
-	              &(struct wire_signal){.id = exec,
-	                                    .signo = (uint32_t)signo,
-	                                    .flags = tree ? WIRE_SIGNAL_TREE : 0},
+	              &(struct wire_signal){.id = exec, .signo = (uint32_t)signo, .flags = flags},
 	              &ops, c, &e))
 		call_hold(c);
 	else
@@ -424,12 +423,12 @@ static void send_signal(struct call *c, struct sandbox *sb, uint64_t exec, int s
 
 static void interrupt_found(struct call *c, struct sandbox *sb, struct session *list, size_t n)
 {
-	send_signal(c, sb, list[0].exec, SIGINT, false);
+	send_signal(c, sb, list[0].exec, SIGINT, WIRE_SIGNAL_LEADER);
 }
 
 static void delete_found(struct call *c, struct sandbox *sb, struct session *list, size_t n)
 {
-	send_signal(c, sb, list[0].exec, SIGKILL, true);
+	send_signal(c, sb, list[0].exec, SIGKILL, WIRE_SIGNAL_TREE);
 }
 
 void repl_interrupt(struct call *c)

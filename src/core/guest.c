@@ -248,11 +248,10 @@ int guest_resize(struct guest_call *c, unsigned rows, unsigned cols)
 	return send_on(c, WIRE_RESIZE, 0, &(struct wire_size){.rows = rows, .cols = cols});
 }
 
-int guest_send_signal(struct guest_call *c, int signo, bool tree)
+int guest_send_signal(struct guest_call *c, int signo, uint32_t flags)
 {
-	return send_on(
-	    c, WIRE_STREAM_SIGNAL, 0,
-	    &(struct wire_signal){.signo = (uint32_t)signo, .flags = tree ? WIRE_SIGNAL_TREE : 0});
+	return send_on(c, WIRE_STREAM_SIGNAL, 0,
+	               &(struct wire_signal){.signo = (uint32_t)signo, .flags = flags});
 }
 
 int guest_cancel(struct guest_call *c)

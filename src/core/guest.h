@@ -73,7 +73,7 @@ size_t guest_send(struct guest_call *c, const void *p, size_t n);
 /* All -EAGAIN when too much output is pending. */
 int guest_send_eof(struct guest_call *c);
 int guest_resize(struct guest_call *c, unsigned rows, unsigned cols);
-int guest_send_signal(struct guest_call *c, int signo, bool tree);
+int guest_send_signal(struct guest_call *c, int signo, uint32_t flags); /* WIRE_SIGNAL_* */
 /* An exec that is not detached dies. end() still comes. */
 int guest_cancel(struct guest_call *c);
 /* n bytes of the channel are dealt with. */

@@ -191,7 +191,8 @@ struct wire_exec_info {
 };
 
 enum {
-	WIRE_SIGNAL_TREE = 1, /* all it ever started, not only its process group */
+	WIRE_SIGNAL_TREE = 1,   /* all it ever started, not only its process group */
+	WIRE_SIGNAL_LEADER = 2, /* it alone */
 };
 
 struct wire_signal {
