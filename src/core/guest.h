@@ -1,9 +1,9 @@
 /*
  * core/guest.h - the host's end of the guest protocol
  * Talks to panda-init over one connected byte stream. The first half never blocks and lives in
- * somebody's epoll loop; the second half are blocking helpers on top of it, for the CLI and tests.
- * One thread at a time per struct guest. Nothing the guest sends is trusted: a frame that breaks
- * the protocol ends the connection, and so every call on it, with EPROTO.
+ * somebody's epoll loop; the second half are blocking helpers on top of it, for threads that may
+ * wait. One thread at a time per struct guest. Nothing the guest sends is trusted: a frame that
+ * breaks the protocol ends the connection, and so every call on it, with EPROTO.
  */
 #pragma once
 #include <stdbool.h>
@@ -18,7 +18,7 @@ enum {
 	GUEST_CALLS_MAX = 1024,
 	GUEST_WINDOW = 256 * 1024,  /* what a call takes before it must give credit */
 	GUEST_OUT_MAX = 512 * 1024, /* output waiting for the guest */
-	GUEST_ROWS_MAX = 1 << 20,   /* entries of a directory or list we look at */
+	GUEST_ROWS_MAX = 1 << 20,   /* entries of a list we look at */
 };
 
 struct guest;
@@ -87,6 +87,9 @@ void guest_set_deadline(struct guest *g, uint64_t ms);
 /* Called once, by the next helper that waits, when its request is on the way. Not to use g. */
 void guest_set_meanwhile(struct guest *g, void (*fn)(void *arg), void *arg);
 
+/* A request (as for guest_start()) that is answered by its end alone. what: the story's subject. */
+int guest_ask(struct guest *g, uint8_t type, const void *msg, const char *what, struct err *e);
+
 struct guest_exec {
 	char *const *argv;  /* this, */
 	const char *script; /* or this for /bin/sh -c */
@@ -131,14 +134,9 @@ int guest_exec_attach(struct guest *g, struct guest_attach *at, const struct gue
                       struct guest_exit *ret, struct err *e);
 int guest_exec_signal(struct guest *g, uint64_t id, int signo, bool tree, struct err *e);
 
-/* Row helpers call back once per entry; strings are valid during the callback. */
+/* each() once per command; strings are valid during the callback. */
 int guest_exec_list(struct guest *g, void (*each)(void *arg, const struct wire_exec_info *m),
                     void *arg, struct err *e);
-int guest_dir(struct guest *g, const char *path, void (*each)(void *arg, const struct wire_file *m),
-              void *arg, struct err *e);
-/* Until each() returns false, or the connection ends; ready() (may be NULL) once watching. */
-int guest_watch(struct guest *g, const char *path, bool recursive, void (*ready)(void *arg),
-                bool (*each)(void *arg, const struct wire_event *m), void *arg, struct err *e);
 
 /* Whole file into memory, NUL behind it; EFBIG past max. Caller frees *ret. */
 int guest_read_file(struct guest *g, const char *path, size_t max, char **ret, size_t *ret_n,
@@ -155,22 +153,15 @@ int guest_stat(struct guest *g, const char *path, bool follow, struct wire_file 
                struct err *e); /* name and target of *ret are empty */
 int guest_mkdir(struct guest *g, const char *path, mode_t mode, bool parents, struct err *e);
 int guest_remove(struct guest *g, const char *path, bool recursive, struct err *e);
-int guest_rename(struct guest *g, const char *from, const char *to, bool replace, struct err *e);
-int guest_chmod(struct guest *g, const char *path, mode_t mode, struct err *e);
 int guest_symlink(struct guest *g, const char *target, const char *path, struct err *e);
 int guest_readlink(struct guest *g, const char *path, char **ret, struct err *e); /* caller frees */
 
-/* Carries bytes between in_fd, out_fd and a tcp port of the guest until both sides are done. */
-int guest_connect(struct guest *g, unsigned port, int in_fd, int out_fd, struct err *e);
-
 int guest_stats(struct guest *g, struct wire_stats *ret, struct err *e);
 int guest_sync(struct guest *g, struct err *e);
-int guest_reborn(struct guest *g, const struct wire_reborn *m, struct err *e);
-int guest_shutdown(struct guest *g, uint32_t grace_ms, struct err *e);
 
 /* The file system (ext4) of a volume at path, which is made when it is missing. */
 int guest_mount(struct guest *g, unsigned volume, const char *path, bool read_only, struct err *e);
-/* guest_reborn() and then the mounts, all in one write. */
+/* Tells the machine who it is now, and then the mounts, all in one write. */
 int guest_reborn_mount(struct guest *g, const struct wire_reborn *m,
                        const struct wire_mount *mounts, size_t n, struct err *e);
 /* All of it is on the volume afterwards. force: also when it is in use; then it may not be. */

@@ -1,5 +1,5 @@
 /*
- * core/guest_calls.c - the blocking half of guest.h: files, ports, and the machine itself
+ * core/guest_calls.c - the blocking half of guest.h: files, and the machine itself
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,12 +12,8 @@
 /* ---- rows ---- */
 
 struct rows {
-	void (*info)(void *arg, const struct wire_exec_info *m);
-	void (*file)(void *arg, const struct wire_file *m);
-	bool (*event)(void *arg, const struct wire_event *m);
-	void (*ready)(void *arg);
+	void (*each)(void *arg, const struct wire_exec_info *m);
 	void *arg;
-	bool enough;
 };
 
 static int info_row(struct wait *w, const uint8_t *p, size_t n)
@@ -27,74 +23,18 @@ static int info_row(struct wait *w, const uint8_t *p, size_t n)
 	ssize_t r = wire_exec_info_take(p, n, &m);
 
 	if (r > 0)
-		rows->info(rows->arg, &m);
+		rows->each(rows->arg, &m);
 	return (int)r;
 }
 
 int guest_exec_list(struct guest *g, void (*each)(void *arg, const struct wire_exec_info *m),
                     void *arg, struct err *e)
 {
-	struct rows rows = {.info = each, .arg = arg};
+	struct rows rows = {.each = each, .arg = arg};
 	struct wait w = {.row = info_row, .arg = &rows};
 
 	return wait_run(g, WIRE_LIST, &(struct wire_window){.window = GUEST_WINDOW}, &w,
 	                "cannot list commands", e);
-}
-
-static int file_row(struct wait *w, const uint8_t *p, size_t n)
-{
-	struct rows *rows = w->arg;
-	struct wire_file m;
-	ssize_t r = wire_file_take(p, n, &m);
-
-	if (r > 0)
-		rows->file(rows->arg, &m);
-	return (int)r;
-}
-
-int guest_dir(struct guest *g, const char *path, void (*each)(void *arg, const struct wire_file *m),
-              void *arg, struct err *e)
-{
-	struct rows rows = {.file = each, .arg = arg};
-	struct wait w = {.row = file_row, .arg = &rows};
-	struct wire_path_flags m = {.path = wire_str(path), .flags = GUEST_WINDOW};
-
-	return wait_run(g, WIRE_DIR, &m, &w, path, e);
-}
-
-static int event_row(struct wait *w, const uint8_t *p, size_t n)
-{
-	struct rows *rows = w->arg;
-	struct wire_event m;
-	ssize_t r = wire_event_take(p, n, &m);
-
-	w->rows = 0; /* a watch has no natural end */
-	if (r > 0 && !rows->enough && !rows->event(rows->arg, &m)) {
-		rows->enough = true;
-		guest_cancel(w->call);
-	}
-	return (int)r;
-}
-
-static void watch_ready(void *arg)
-{
-	struct rows *rows = arg;
-
-	if (rows->ready)
-		rows->ready(rows->arg);
-}
-
-int guest_watch(struct guest *g, const char *path, bool recursive, void (*ready)(void *arg),
-                bool (*each)(void *arg, const struct wire_event *m), void *arg, struct err *e)
-{
-	struct rows rows = {.event = each, .ready = ready, .arg = arg};
-	struct wait w = {.row = event_row, .arg = &rows, .ready = watch_ready};
-	struct wire_watch m = {.path = wire_str(path),
-	                       .flags = recursive ? WIRE_WATCH_RECURSIVE : 0,
-	                       .window = GUEST_WINDOW};
-	int r = wait_run(g, WIRE_WATCH, &m, &w, path, e);
-
-	return r == -ECANCELED && rows.enough ? 0 : r;
 }
 
 /* ---- files ---- */
@@ -239,7 +179,7 @@ int guest_mkdir(struct guest *g, const char *path, mode_t mode, bool parents, st
 	struct wire_mkdir m = {
 	    .path = wire_str(path), .flags = parents ? WIRE_MKDIR_PARENTS : 0, .mode = mode};
 
-	return wait_run(g, WIRE_MKDIR, &m, &(struct wait){0}, path, e);
+	return guest_ask(g, WIRE_MKDIR, &m, path, e);
 }
 
 int guest_remove(struct guest *g, const char *path, bool recursive, struct err *e)
@@ -247,30 +187,14 @@ int guest_remove(struct guest *g, const char *path, bool recursive, struct err *
 	struct wire_path_flags m = {.path = wire_str(path),
 	                            .flags = recursive ? WIRE_REMOVE_RECURSIVE : 0};
 
-	return wait_run(g, WIRE_REMOVE, &m, &(struct wait){0}, path, e);
-}
-
-int guest_rename(struct guest *g, const char *from, const char *to, bool replace, struct err *e)
-{
-	struct wire_two_paths m = {.from = wire_str(from),
-	                           .to = wire_str(to),
-	                           .flags = replace ? 0 : WIRE_RENAME_NOREPLACE};
-
-	return wait_run(g, WIRE_RENAME, &m, &(struct wait){0}, from, e);
-}
-
-int guest_chmod(struct guest *g, const char *path, mode_t mode, struct err *e)
-{
-	struct wire_path_flags m = {.path = wire_str(path), .flags = mode};
-
-	return wait_run(g, WIRE_CHMOD, &m, &(struct wait){0}, path, e);
+	return guest_ask(g, WIRE_REMOVE, &m, path, e);
 }
 
 int guest_symlink(struct guest *g, const char *target, const char *path, struct err *e)
 {
 	struct wire_two_paths m = {.from = wire_str(target), .to = wire_str(path)};
 
-	return wait_run(g, WIRE_SYMLINK, &m, &(struct wait){0}, path, e);
+	return guest_ask(g, WIRE_SYMLINK, &m, path, e);
 }
 
 int guest_readlink(struct guest *g, const char *path, char **ret, struct err *e)
@@ -287,19 +211,7 @@ int guest_readlink(struct guest *g, const char *path, char **ret, struct err *e)
 	return r;
 }
 
-/* ---- ports and the machine ---- */
-
-int guest_connect(struct guest *g, unsigned port, int in_fd, int out_fd, struct err *e)
-{
-	struct wait w = {.output = into_fd, .feeding = true, .in_fd = in_fd};
-	struct buffer b = {.w = &w, .max = SIZE_MAX, .fd = out_fd};
-	struct wire_connect m = {.port = port, .window = GUEST_WINDOW};
-	char what[32];
-
-	w.arg = &b;
-	snprintf(what, sizeof(what), "port %u", port);
-	return wait_run(g, WIRE_CONNECT, &m, &w, what, e);
-}
+/* ---- the machine ---- */
 
 int guest_stats(struct guest *g, struct wire_stats *ret, struct err *e)
 {
@@ -313,19 +225,7 @@ int guest_stats(struct guest *g, struct wire_stats *ret, struct err *e)
 
 int guest_sync(struct guest *g, struct err *e)
 {
-	return wait_run(g, WIRE_SYNC, NULL, &(struct wait){0}, "cannot sync", e);
-}
-
-int guest_reborn(struct guest *g, const struct wire_reborn *m, struct err *e)
-{
-	return wait_run(g, WIRE_REBORN, m, &(struct wait){0},
-	                "cannot give the machine its identity", e);
-}
-
-int guest_shutdown(struct guest *g, uint32_t grace_ms, struct err *e)
-{
-	return wait_run(g, WIRE_SHUTDOWN, &(struct wire_shutdown){.grace_ms = grace_ms},
-	                &(struct wait){0}, "cannot shut down", e);
+	return guest_ask(g, WIRE_SYNC, NULL, "cannot sync", e);
 }
 
 static void cannot_mount(const struct wire_mount *m, char what[160])
@@ -340,7 +240,7 @@ int guest_mount(struct guest *g, unsigned volume, const char *path, bool read_on
 	char what[160];
 
 	cannot_mount(&m, what);
-	return wait_run(g, WIRE_MOUNT, &m, &(struct wait){0}, what, e);
+	return guest_ask(g, WIRE_MOUNT, &m, what, e);
 }
 
 int guest_reborn_mount(struct guest *g, const struct wire_reborn *m,
@@ -375,14 +275,14 @@ int guest_umount(struct guest *g, const char *path, bool force, struct err *e)
 	char what[128];
 
 	snprintf(what, sizeof(what), "cannot unmount %.100s", path);
-	return wait_run(g, WIRE_UMOUNT, &m, &(struct wait){0}, what, e);
+	return guest_ask(g, WIRE_UMOUNT, &m, what, e);
 }
 
 int guest_umount_lost(struct guest *g, struct err *e)
 {
 	struct wire_path_flags m = {.path = wire_str("/"), .flags = WIRE_UMOUNT_LOST};
 
-	return wait_run(g, WIRE_UMOUNT, &m, &(struct wait){0}, "cannot unmount lost volumes", e);
+	return guest_ask(g, WIRE_UMOUNT, &m, "cannot unmount lost volumes", e);
 }
 
 int guest_grow(struct guest *g, unsigned volume, const char *path, struct err *e)
@@ -391,7 +291,7 @@ int guest_grow(struct guest *g, unsigned volume, const char *path, struct err *e
 	char what[128];
 
 	snprintf(what, sizeof(what), "cannot let the volume at %.80s grow", path);
-	return wait_run(g, WIRE_GROW, &m, &(struct wait){0}, what, e);
+	return guest_ask(g, WIRE_GROW, &m, what, e);
 }
 
 int guest_freeze(struct guest *g, unsigned volume, const char *path, struct err *e)
@@ -400,10 +300,10 @@ int guest_freeze(struct guest *g, unsigned volume, const char *path, struct err 
 	char what[128];
 
 	snprintf(what, sizeof(what), "cannot freeze the volume at %.80s", path);
-	return wait_run(g, WIRE_FREEZE, &m, &(struct wait){0}, what, e);
+	return guest_ask(g, WIRE_FREEZE, &m, what, e);
 }
 
 int guest_thaw(struct guest *g, struct err *e)
 {
-	return wait_run(g, WIRE_THAW, NULL, &(struct wait){0}, "cannot thaw a volume", e);
+	return guest_ask(g, WIRE_THAW, NULL, "cannot thaw a volume", e);
 }

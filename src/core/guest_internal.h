@@ -56,8 +56,6 @@ struct wait {
 	struct wire_stats stats;
 	struct wire_file file;
 	char *path;
-	bool got_reply, out_eof;
-	void (*ready)(void *arg);
 	uint64_t pos[2]; /* of an attached exec */
 
 	/* data for the guest */

@@ -44,21 +44,11 @@ static void wait_data(void *arg, struct guest_call *c, uint8_t chan, const void 
 	guest_credit(c, chan, n);
 }
 
-static void wait_eof(void *arg, struct guest_call *c, uint8_t chan)
-{
-	((struct wait *)arg)->out_eof = true;
-}
-
 static void wait_reply(void *arg, struct guest_call *c, uint8_t type, uint8_t chan, const void *msg)
 {
 	struct wait *w = arg;
 
-	w->got_reply = true;
 	switch (type) {
-	case WIRE_READY:
-		if (w->ready)
-			w->ready(w->arg);
-		break;
 	case WIRE_EXITED:
 		w->exited = *(const struct wire_exited *)msg;
 		break;
@@ -105,8 +95,7 @@ static void wait_end(void *arg, struct guest_call *c, int err, const char *text)
 	snprintf(w->text, sizeof(w->text), "%s", text);
 }
 
-static const struct guest_ops wait_ops = {
-    .data = wait_data, .eof = wait_eof, .reply = wait_reply, .end = wait_end};
+static const struct guest_ops wait_ops = {.data = wait_data, .reply = wait_reply, .end = wait_end};
 
 void guest_set_deadline(struct guest *g, uint64_t ms)
 {
@@ -199,6 +188,11 @@ int wait_run(struct guest *g, uint8_t type, const void *msg, struct wait *w, con
 	int r = wait_begin(g, type, msg, w, what, e);
 
 	return r < 0 ? r : wait_finish(g, w, what, e);
+}
+
+int guest_ask(struct guest *g, uint8_t type, const void *msg, const char *what, struct err *e)
+{
+	return wait_run(g, type, msg, &(struct wait){0}, what, e);
 }
 
 /* ---- exec ---- */
@@ -313,5 +307,5 @@ int guest_exec_signal(struct guest *g, uint64_t id, int signo, bool tree, struct
 	struct wire_signal m = {
 	    .id = id, .signo = (uint32_t)signo, .flags = tree ? WIRE_SIGNAL_TREE : 0};
 
-	return wait_run(g, WIRE_SIGNAL, &m, &(struct wait){0}, "cannot signal the command", e);
+	return guest_ask(g, WIRE_SIGNAL, &m, "cannot signal the command", e);
 }

@@ -16,10 +16,6 @@
 #include "base/clock.h"
 #include "base/io.h"
 
-enum {
-	PATIENCE_MS = 60000,
-};
-
 const char *agent_path;
 bool agent_is_small;
 struct err why;
@@ -98,7 +94,7 @@ void box_stop(struct box *b)
 	char cmd[128];
 	int status = -1;
 
-	assert_ok(guest_shutdown(g, 0, &why));
+	assert_ok(guest_ask(g, WIRE_SHUTDOWN, &(struct wire_shutdown){0}, "shut down", &why));
 	guest_free(g);
 	assert_int_equal(waitpid(b->pid, &status, 0), b->pid);
 	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0); /* no sanitizer complained */

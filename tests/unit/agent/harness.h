@@ -30,6 +30,10 @@ struct result {
 	struct guest_exit exit;
 };
 
+enum {
+	PATIENCE_MS = 60000,
+};
+
 extern const char *agent_path;
 extern bool agent_is_small; /* built as the guest runs it: its memory says something */
 

@@ -886,20 +886,18 @@ static void a_new_life_has_its_own_environment(void **state)
 	struct result r;
 
 	m.machine_id = wire_str("not hex");
-	assert_int_equal(guest_reborn(b->g, &m, &e), -EINVAL);
+	assert_int_equal(guest_ask(b->g, WIRE_REBORN, &m, "reborn", &e), -EINVAL);
 	m.machine_id = wire_str("0123456789abcdef0123456789abcdef");
 	assert_int_equal(wire_list_build(env, list, sizeof(list), &m.env), 0);
-	assert_ok(guest_reborn(b->g, &m, &why));
+	assert_ok(guest_ask(b->g, WIRE_REBORN, &m, "reborn", &why));
 	r = run_sh(b->g, "echo $TOKEN $LANG $HOME");
 	assert_string_equal(r.out.p, "fresh de /root\n");
 	result_free(&r);
 	assert_ok(guest_stats(b->g, &stats, &why));
 	assert_int_equal(stats.generation, 42);
-	assert_ok(guest_reborn(b->g,
-	                       &(struct wire_reborn){.generation = 43,
-	                                             .hostname = wire_str(""),
-	                                             .machine_id = wire_str("")},
-	                       &why));
+	m = (struct wire_reborn){
+	    .generation = 43, .hostname = wire_str(""), .machine_id = wire_str("")};
+	assert_ok(guest_ask(b->g, WIRE_REBORN, &m, "reborn", &why));
 	r = run_sh(b->g, "echo ${TOKEN-none}");
 	assert_string_equal(r.out.p, "none\n");
 	result_free(&r);

@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "calls.h"
 #include "harness.h"
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
@@ -207,7 +208,7 @@ static unsigned count_names(struct guest *g, const char *dir)
 {
 	struct names k = {0};
 
-	assert_ok(guest_dir(g, dir, count, &k, &why));
+	assert_int_equal(call_dir(g, dir, count, &k), 0);
 	return k.n;
 }
 
@@ -223,12 +224,12 @@ static void directories_are_listed_whatever_their_size(void **state)
 	         "xargs touch && printf abc >f",
 	         path_in(b, "many"), path_in(b, "many"));
 	assert_int_equal(system(cmd), 0);
-	assert_ok(guest_dir(b->g, path_in(b, "many"), count, &k, &why));
+	assert_int_equal(call_dir(b->g, path_in(b, "many"), count, &k), 0);
 	assert_int_equal(k.n, 5003);
 	assert_int_equal(k.dirs, 1);
 	assert_int_equal(k.links, 1);
 	assert_int_equal(k.bytes, 3);
-	assert_int_equal(guest_dir(b->g, path_in(b, "many/f"), count, &k, &e), -ENOTDIR);
+	assert_int_equal(call_dir(b->g, path_in(b, "many/f"), count, &k), -ENOTDIR);
 	assert_int_equal(guest_remove(b->g, path_in(b, "many"), false, &e), -ENOTEMPTY);
 	assert_ok(guest_remove(b->g, path_in(b, "many"), true, &why));
 	assert_int_equal(access(path_in(b, "many"), F_OK), -1);
@@ -277,10 +278,16 @@ static void trees_are_removed_but_not_what_links_point_to(void **state)
 static void names_modes_and_links_change(void **state)
 {
 	struct box *b = *state;
+	char one[64], two[64];
+	struct wire_two_paths move = {.flags = WIRE_RENAME_NOREPLACE};
 	struct wire_file info;
 	struct err e = {0};
 	char *target = NULL;
 
+	snprintf(one, sizeof(one), "%s", path_in(b, "p/one"));
+	snprintf(two, sizeof(two), "%s", path_in(b, "p/two"));
+	move.from = wire_str(one);
+	move.to = wire_str(two);
 	assert_ok(guest_mkdir(b->g, path_in(b, "p/q/r"), 0700, true, &why));
 	assert_ok(guest_mkdir(b->g, path_in(b, "p/q/r"), 0700, true, &why));
 	assert_int_equal(guest_mkdir(b->g, path_in(b, "p/q/r"), 0700, false, &e), -EEXIST);
@@ -288,11 +295,14 @@ static void names_modes_and_links_change(void **state)
 	assert_int_equal(info.mode, S_IFDIR | 0700);
 	assert_ok(guest_write_file(b->g, path_in(b, "p/one"), "1", 1, 0, 0, &why));
 	assert_ok(guest_write_file(b->g, path_in(b, "p/two"), "22", 2, 0, 0, &why));
-	assert_int_equal(guest_rename(b->g, path_in(b, "p/one"), path_in(b, "p/two"), false, &e),
-	                 -EEXIST);
-	assert_ok(guest_rename(b->g, path_in(b, "p/one"), path_in(b, "p/two"), true, &why));
+	assert_int_equal(guest_ask(b->g, WIRE_RENAME, &move, "rename", &e), -EEXIST);
+	move.flags = 0;
+	assert_ok(guest_ask(b->g, WIRE_RENAME, &move, "rename", &why));
 	assert_content(path_in(b, "p/two"), "1");
-	assert_ok(guest_chmod(b->g, path_in(b, "p/two"), 0755, &why));
+	assert_ok(guest_ask(
+	    b->g, WIRE_CHMOD,
+	    &(struct wire_path_flags){.path = wire_str(path_in(b, "p/two")), .flags = 0755},
+	    "chmod", &why));
 	assert_ok(guest_stat(b->g, path_in(b, "p/two"), true, &info, &why));
 	assert_int_equal(info.mode, S_IFREG | 0755);
 	assert_int_equal(info.size, 1);
@@ -347,18 +357,16 @@ static void a_watch_sees_all_below(void **state)
 {
 	struct box *b = *state;
 	struct seen s = {.b = b};
-	struct err e = {0};
 	char cmd[256];
 
 	snprintf(cmd, sizeof(cmd), "mkdir -p '%s/w/old' && touch '%s/w/old/a'", b->dir, b->dir);
 	assert_int_equal(system(cmd), 0);
-	assert_ok(guest_watch(b->g, path_in(b, "w"), true, make_changes, see, &s, &why));
+	assert_int_equal(call_watch(b->g, path_in(b, "w"), make_changes, see, &s), 0);
 	assert_true(s.created >= 1); /* twice, when it came while its directory was being added */
 	assert_int_equal(s.moved_from, 1);
 	assert_int_equal(s.moved_to, 1);
 	assert_int_equal(s.deleted, 1);
-	assert_int_equal(guest_watch(b->g, path_in(b, "absent"), false, NULL, see, &s, &e),
-	                 -ENOENT);
+	assert_int_equal(call_watch(b->g, path_in(b, "absent"), NULL, see, &s), -ENOENT);
 	turn(b->g); /* the connection is as good as before */
 }
 
@@ -410,7 +418,7 @@ static void through_port(struct box *b, int family)
 	assert_int_equal(system(cmd), 0);
 	in = open(path_in(b, "sent"), O_RDONLY | O_CLOEXEC);
 	out = open(path_in(b, "received"), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	assert_ok(guest_connect(b->g, port, in, out, &why));
+	assert_int_equal(call_connect(b->g, port, in, out), 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	snprintf(cmd, sizeof(cmd), "cmp '%s' '%s'", path_in(b, "sent"), path_in(b, "received"));
@@ -421,7 +429,6 @@ static void a_port_carries_bytes_both_ways(void **state)
 {
 	struct box *b = *state;
 	autoclose int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	struct err e = {0};
 	unsigned port = 0;
 	int status;
 	pid_t pid;
@@ -429,10 +436,10 @@ static void a_port_carries_bytes_both_ways(void **state)
 	through_port(b, AF_INET);
 	through_port(b, AF_INET6);
 	pid = echo_server(AF_INET, &port); /* a port that was free a moment ago */
-	assert_ok(guest_connect(b->g, port, null, null, &why));
+	assert_int_equal(call_connect(b->g, port, null, null), 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(guest_connect(b->g, port, null, null, &e), -ECONNREFUSED);
-	assert_int_equal(guest_connect(b->g, 70000, null, null, &e), -EINVAL);
+	assert_int_equal(call_connect(b->g, port, null, null), -ECONNREFUSED);
+	assert_int_equal(call_connect(b->g, 70000, null, null), -EINVAL);
 }
 
 static void the_machine_tells_its_figures(void **state)
