@@ -258,7 +258,8 @@ struct taking {
 	void *arg;
 };
 
-static int take_now(struct sandbox *sb, struct err *e)
+/* tap -1: a fresh slot; else the one that this is the tap of, which takes it over. */
+static int take_now(struct sandbox *sb, int tap, struct err *e)
 {
 	struct owner *o = owner_new(sb);
 	struct net_policy *p = NULL;
@@ -266,7 +267,8 @@ static int take_now(struct sandbox *sb, struct err *e)
 	    o ? policy_of(sb->spec.egress, &p, e) : err_set(e, ENOMEM, "no_memory", "no memory");
 
 	if (r == 0)
-		r = net_take(sb->host->net, p, o, &sb->slot, e);
+		r = tap < 0 ? net_take(sb->host->net, p, o, &sb->slot, e)
+		            : net_adopt(sb->host->net, tap, p, o, &sb->slot, e);
 	if (r < 0)
 		free(o);
 	net_policy_unref(p);
@@ -292,7 +294,7 @@ static void take_again(void *arg, int error)
 	int r = error < 0
 	            ? err_set(&e, -error, "host_full",
 	                      "no network could be made for the sandbox: %s", strerror(-error))
-	            : take_now(t->sb, &e);
+	            : take_now(t->sb, -1, &e);
 
 	if (r == -EAGAIN) {
 		net_wait(t->sb->host->net, &t->wait);
@@ -312,7 +314,7 @@ void network_take(struct sandbox *sb, void (*ready)(void *arg, const struct err 
 		ready(arg, NULL);
 		return;
 	}
-	r = take_now(sb, &e);
+	r = take_now(sb, -1, &e);
 	if (r != -EAGAIN) {
 		taken(sb, r, &e, ready, arg);
 		return;
@@ -344,25 +346,16 @@ void network_adopt(struct sandbox *sb)
 	struct engine_machine m = {.pidfd = sb->pidfd, .net = true};
 	struct host *h = sb->host;
 	autoclose int tap = -1;
-	struct net_policy *p = NULL;
-	struct owner *o;
 	struct err e;
-	int r;
 
 	if (!h->net)
 		return;
 	if (machine_net_fd(&h->machines, &m, &tap, NULL) < 0)
 		return; /* it never had a network */
-	o = owner_new(sb);
-	r = o ? policy_of(sb->spec.egress, &p, &e) : err_set(&e, ENOMEM, "no_memory", "no memory");
-	if (r == 0)
-		r = net_adopt(h->net, tap, p, o, &sb->slot, &e);
-	net_policy_unref(p);
-	if (r == 0) {
+	if (take_now(sb, tap, &e) == 0) {
 		take_fd(&tap);
 		return;
 	}
-	free(o);
 	log_warn("the network of a sandbox cannot be taken up again, it has none now "
 	         "sandbox=%s why=\"%s\"",
 	         sb->id, e.text);
