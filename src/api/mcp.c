@@ -8,16 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-
-enum {
-	MCP_BODY_MAX = 1 << 20,
-
-	RPC_PARSE = -32700,
-	RPC_INVALID = -32600,
-	RPC_NO_METHOD = -32601,
-	RPC_BAD_PARAMS = -32602,
-	RPC_LIMIT = -32000,
-};
+#include "wire/mcp.h"
 
 #define PROTOCOL_SANDBOX   "2024-11-05"
 #define PROTOCOL_WORKSPACE "2025-03-26"
@@ -155,10 +146,10 @@ static void have_body(void *arg, struct http_req *r, char *p, size_t n)
 
 void mcp_sandbox(struct call *c)
 {
-	http_body_collect(c->req, MCP_BODY_MAX, have_body, c);
+	http_body_collect(c->req, MCP_MESSAGE_MAX, have_body, c);
 }
 
 void mcp_all(struct call *c)
 {
-	http_body_collect(c->req, MCP_BODY_MAX, have_body, c);
+	http_body_collect(c->req, MCP_MESSAGE_MAX, have_body, c);
 }

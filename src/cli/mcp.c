@@ -9,14 +9,10 @@
 
 #include "base/cleanup.h"
 #include "cli/commands.h"
+#include "wire/mcp.h"
 
 enum {
-	LINE_MAX_BYTES = 1 << 20, /* as pandad has it */
-	CALL_MS = 330 * 1000,     /* its tools may run for 300 s */
-
-	RPC_PARSE = -32700,
-	RPC_INVALID = -32600,
-	RPC_INTERNAL = -32603,
+	CALL_MS = 330 * 1000, /* its tools may run for 300 s */
 };
 
 static int answer(const json_t *j)
@@ -37,12 +33,12 @@ static int refuse(json_t *id, int code, const char *text)
 
 static int message(struct cli *c, const char *path, const char *line, size_t n)
 {
-	autojson json_t *j = n > LINE_MAX_BYTES ? NULL : json_loadb(line, n, 0, NULL);
+	autojson json_t *j = n > MCP_MESSAGE_MAX ? NULL : json_loadb(line, n, 0, NULL);
 	autojson json_t *reply = NULL;
 	json_t *id = json_object_get(j, "id");
 	struct panda_error e;
 
-	if (n > LINE_MAX_BYTES)
+	if (n > MCP_MESSAGE_MAX)
 		return refuse(NULL, RPC_INVALID, "a message may have 1 MiB");
 	if (!j)
 		return refuse(NULL, RPC_PARSE, "the line is not valid JSON");
