@@ -1,5 +1,5 @@
 # The front door; what happens is in tools/ and meson.build.
-.PHONY: all up test test-kvm soak check check-images asan fuzz fmt bench clean
+.PHONY: all up test test-kvm soak check check-images check-debian asan fuzz fmt bench clean
 all:
 	tools/build
 up: # everything, from a fresh Debian to a hello from inside a sandbox
@@ -15,6 +15,9 @@ check: # format, arrows between rooms, static analysis
 	tools/check
 check-images: # makes every template's image once more and compares the bytes; minutes
 	tools/check-images
+check-debian: # has pandad make another release of Debian from the system's mirror, as FROM debian:X does; minutes
+	tools/up --no-hello
+	PANDA_DEBIAN="$${PANDA_DEBIAN:-trixie}" /usr/bin/python3 -m pytest -q tests/e2e/test_debian.py
 asan: # unit tests and fuzz corpus with address and undefined behaviour sanitizers
 	tools/test --unit
 fuzz: # each target for FUZZ_SECONDS (20)

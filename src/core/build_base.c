@@ -69,12 +69,11 @@ static int find_archive(struct build *b, const char *file, struct build_stage *r
 
 static int unknown(const struct docker_stage *s, const char *name, struct err *e)
 {
-	if (oci_debian(name) < 0)
-		return err_set(
-		    e, ENOENT, "template_unknown",
-		    "the Debian here is 12 (bookworm), not '%.40s': say FROM debian:12, or "
-		    "import an archive of that image and say FROM its name",
-		    name);
+	if (oci_debian(name))
+		return err_set(e, ENOENT, "template_unknown",
+		               "'%.40s' is no Debian that can be had: there are " OCI_DEBIAN_KNOWN
+		               "; of others import an archive and say FROM its name",
+		               name);
 	if (s->implied)
 		return err_set(
 		    e, ENOENT, "template_unknown",
@@ -95,7 +94,7 @@ struct template *build_base_of(struct build *b, size_t index, char **ret_name, s
 	const struct docker_stage *s = &b->file->stages[index];
 	struct build_stage *to = &b->stages[index];
 	struct templates *ts = b->order->host->templates;
-	const char *tenant = b->info.tenant, *file;
+	const char *tenant = b->info.tenant, *file, *suite;
 	struct template *t = NULL;
 	int r;
 
@@ -112,8 +111,14 @@ struct template *build_base_of(struct build *b, size_t index, char **ret_name, s
 		t = template_find(ts, tenant, *ret_name, NULL);
 		if (!t)
 			t = template_of_ref(ts, tenant, *ret_name);
-		if (!t && oci_debian(*ret_name) > 0)
+		suite = oci_debian(*ret_name);
+		if (!t && suite && *suite) {
 			t = template_find(ts, tenant, "base", NULL);
+			if (strcmp(suite, OCI_DEBIAN_BASE) != 0) {
+				to->root = BUILD_ROOT_DEBIAN;
+				snprintf(to->which, sizeof(to->which), "%s", suite);
+			}
+		}
 		if (!t)
 			unknown(s, *ret_name, e);
 	}

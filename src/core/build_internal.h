@@ -17,13 +17,14 @@ enum build_root {
 	BUILD_ROOT_TEMPLATE,
 	BUILD_ROOT_EMPTY,   /* FROM scratch */
 	BUILD_ROOT_ARCHIVE, /* an image: a file of the context */
+	BUILD_ROOT_DEBIAN,  /* an image to be had: see build_debian() */
 };
 
 struct build_stage {
 	bool needed;
 	enum build_root root;
 	size_t archive;              /* which file */
-	char which[OCI_REF_MAX + 1]; /* of several images in it; "": there is one */
+	char which[OCI_REF_MAX + 1]; /* of several images in it, "": there is one; or the suite */
 	struct engine_image image; /* what it begins with, and after it is done: what came of it */
 	char key[65];              /* the digest so far */
 	char root_key[65];         /* what it was when the root was there and nothing else */
@@ -167,6 +168,11 @@ void build_trim_steps(struct host *h);
 int build_root_look(struct stage *st);
 /* Its root as a machine's, running; a step of the cache. */
 int build_root_make(struct stage *st);
+
+/* ---- build_debian.c ---- */
+
+/* Has the root of the stage's suite, or makes it: it is an archive of the order from then on. */
+int build_debian(struct stage *st);
 
 /* ---- build_copy.c ---- */
 

@@ -59,7 +59,7 @@ static int open_archive(struct stage *st, struct engine_volume *ret, uint64_t *r
 		return r;
 	if (f->size == 0)
 		return err_set(st->e, EINVAL, "build_failed", "the archive is empty");
-	if (truncate(path, (off_t)whole) < 0)
+	if (whole != f->size && truncate(path, (off_t)whole) < 0)
 		return err_set(st->e, errno, "disk_full", "cannot keep the archive: %s",
 		               strerror(errno));
 	return engine_volume_open(path, true, ret, st->e);
@@ -160,6 +160,11 @@ int build_root_look(struct stage *st)
 	size_t n;
 	int r = 0;
 
+	if (s->root == BUILD_ROOT_DEBIAN) {
+		r = build_debian(st);
+		if (r < 0)
+			return build_where(st);
+	}
 	if (s->root == BUILD_ROOT_EMPTY) {
 		doc = json_object();
 	} else {

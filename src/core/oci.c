@@ -7,10 +7,6 @@
 
 #include "base/cleanup.h"
 
-/* The Debian that templates/base is made of. */
-#define RELEASE  "12"
-#define CODENAME "bookworm"
-
 static int bad(struct err *e, const char *why)
 {
 	return err_set(e, EINVAL, "build_failed", "the image makes no sense: %s", why);
@@ -179,21 +175,36 @@ bool oci_ref(const char *written, char ret[OCI_REF_MAX + 1])
 	return true;
 }
 
-int oci_debian(const char *written)
+const char *oci_debian(const char *written)
 {
-	static const char *const ours[] = {RELEASE, CODENAME, "latest", "stable"};
+	static const struct {
+		const char *tag, *suite;
+	} known[] = {{"latest", OCI_DEBIAN_BASE},
+	             {"11", "bullseye"},
+	             {"12", "bookworm"},
+	             {"13", "trixie"},
+	             {"14", "forky"},
+	             {"bullseye", "bullseye"},
+	             {"bookworm", "bookworm"},
+	             {"trixie", "trixie"},
+	             {"forky", "forky"},
+	             {"sid", "sid"},
+	             {"unstable", "sid"},
+	             {"testing", "testing"},
+	             {"stable", "stable"},
+	             {"oldstable", "oldstable"}};
 	char ref[OCI_REF_MAX + 1];
 	const char *tag;
 
 	if (!oci_ref(written, ref) || strncmp(ref, "debian:", 7) != 0)
-		return 0;
+		return NULL;
 	tag = ref + 7;
-	for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
-		size_t n = strlen(ours[i]);
+	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+		size_t n = strlen(known[i].tag);
 
 		/* "12", "12.5", "12-slim", "bookworm-20240101-slim" */
-		if (!strncmp(tag, ours[i], n) && (!tag[n] || tag[n] == '.' || tag[n] == '-'))
-			return 1;
+		if (!strncmp(tag, known[i].tag, n) && (!tag[n] || tag[n] == '.' || tag[n] == '-'))
+			return known[i].suite;
 	}
-	return -1;
+	return "";
 }

@@ -33,8 +33,15 @@ int oci_parse(const char *text, size_t n, json_t **ret, struct err *e);
  */
 bool oci_ref(const char *written, char ret[OCI_REF_MAX + 1]);
 
+/* The suite that the base template is of. */
+#define OCI_DEBIAN_BASE "bookworm"
+/* For people: what oci_debian() knows. */
+#define OCI_DEBIAN_KNOWN \
+	"11 bullseye, 12 bookworm, 13 trixie, 14 forky, sid, testing, stable, oldstable"
+
 /*
- * Does this name Debian as Docker's users do: "debian", "debian:12-slim", "debian:bookworm"? 1: the
- * release that the base template is of, or none in particular; -1: another one; 0: something else.
+ * Does this name Debian as Docker's users do: "debian", "debian:12-slim", "debian:trixie-20250101"?
+ * Then the suite it means: the base's when it names none in particular. "": there is none of that
+ * name. NULL: this is something else.
  */
-int oci_debian(const char *written);
+const char *oci_debian(const char *written);

@@ -134,16 +134,20 @@ static void names_of_images_are_one_way_only(void **state)
 static void debian_is_ours_when_the_release_is(void **state)
 {
 	(void)state;
-	assert_int_equal(oci_debian("debian"), 1);
-	assert_int_equal(oci_debian("debian:12"), 1);
-	assert_int_equal(oci_debian("debian:12.5-slim"), 1);
-	assert_int_equal(oci_debian("docker.io/library/debian:bookworm-20250101-slim"), 1);
-	assert_int_equal(oci_debian("debian:stable-slim"), 1);
-	assert_int_equal(oci_debian("debian:11"), -1);
-	assert_int_equal(oci_debian("debian:123"), -1);
-	assert_int_equal(oci_debian("debian:trixie"), -1);
-	assert_int_equal(oci_debian("debian-like:12"), 0);
-	assert_int_equal(oci_debian("base"), 0);
+	assert_string_equal(oci_debian("debian"), OCI_DEBIAN_BASE);
+	assert_string_equal(oci_debian("debian:12"), "bookworm");
+	assert_string_equal(oci_debian("debian:12.5-slim"), "bookworm");
+	assert_string_equal(oci_debian("docker.io/library/debian:bookworm-20250101-slim"), "bookworm");
+	assert_string_equal(oci_debian("debian:stable-slim"), "stable");
+	assert_string_equal(oci_debian("debian:11"), "bullseye");
+	assert_string_equal(oci_debian("debian:13.1-slim"), "trixie");
+	assert_string_equal(oci_debian("debian:trixie"), "trixie");
+	assert_string_equal(oci_debian("library/debian:unstable-slim"), "sid");
+	assert_string_equal(oci_debian("debian:123"), "");
+	assert_string_equal(oci_debian("debian:potato"), "");
+	assert_string_equal(oci_debian("debian:sidecar"), "");
+	assert_null(oci_debian("debian-like:12"));
+	assert_null(oci_debian("base"));
 }
 
 int main(void)
