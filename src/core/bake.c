@@ -69,7 +69,7 @@ struct bake {
 	struct template *template;
 	json_t *doc;
 	char name[SNAPSHOT_ID_MAX + 1], machine[ENGINE_ID_MAX + 1];
-	uint64_t memory_size, began_ms;
+	uint64_t memory_size, began_ms, warm_ms; /* warm_ms: of it, what the template asked for */
 	struct engine_image image;
 	bool made;
 	bool old_agent; /* that this server cannot talk to */
@@ -100,7 +100,9 @@ static int make_bake(struct bake *b, struct err *e)
 	if (r < 0)
 		return r;
 	fault_at("bake.booted");
+	b->warm_ms = mono_ms();
 	r = template_warm(h, b->machine, b->doc, e);
+	b->warm_ms = mono_ms() - b->warm_ms;
 	if (r == 0)
 		r = machine_snapshot(&h->machines, b->machine, &baked, NULL, e);
 	fault_at("bake.sealed");
@@ -346,8 +348,9 @@ static void bake_done(void *arg)
 		if (b->old[0])
 			tell_rebaked(b);
 		if (b->made)
-			log_info("template baked template=%s bake=%s took_ms=%llu", t->name,
-			         t->bake, (unsigned long long)(mono_ms() - b->began_ms));
+			log_info("template baked template=%s bake=%s took_ms=%llu warm_ms=%llu",
+			         t->name, t->bake, (unsigned long long)(mono_ms() - b->began_ms),
+			         (unsigned long long)b->warm_ms);
 	} else {
 		err_prefix(&b->err, "template %s cannot be baked", t->name);
 		log_error("bake failed template=%s why=\"%s\"", t->name, b->err.text);
