@@ -183,6 +183,7 @@ def test_exceptions_that_misbehave(py):
     assert py.run("class R:\n    def __repr__(self): raise ValueError('r')\nR()").error["name"] == "ValueError"
     assert py.run("raise ExceptionGroup('g', [ValueError(1)])").error["name"] == "ExceptionGroup"
     assert py.run("f = lambda: f()\nf()").error["name"] == "RecursionError"
+    assert py.run("class G:\n    def __getattr__(self, name): raise RuntimeError(name)\n    def __repr__(self): return 'g'\nG()").value == "g"
     assert py.run("2").value == "2"
 
 
@@ -200,7 +201,10 @@ def test_await_at_top_level(py):
     assert py.run("t = asyncio.create_task(f())") .exit == 1  # no loop runs here
     assert py.run("asyncio.run(f())").value == "3"
     assert py.run("await asyncio.gather(f(), f())").value == "[3, 3]"
-    assert 'in boom' in "".join(py.run("async def boom(): 1/0\nawait boom()").error["traceback"])
+    told = "".join(py.run("async def boom(): 1/0\nawait boom()").error["traceback"])
+    assert "in boom" in told and "base_events" not in told
+    assert py.run("async def g():\n    for i in range(3): yield i\n[x async for x in g()]").value == "[0, 1, 2]"
+    assert py.run("async for x in g(): print(x, end='')").stdout == "012"
 
 
 def test_sigint_interrupts_the_cell_and_nothing_else(py):
@@ -223,6 +227,102 @@ def test_a_timeout_leaves_the_names(py, code):
     c = py.run(code, timeout_ms=100)
     assert c.exit == 124 and c.error["name"] == "TimeoutError" and "100 ms" in c.error["value"]
     assert py.run("x", timeout_ms=5000).value == "1"
+
+
+def interrupted(repl, code):
+    """The answers to a cell that gets a SIGINT when it has said so; as pandad sends it: to the interpreter alone."""
+    repl.ask(code)
+    assert repl.answer()["text"] == "on\n"
+    repl.p.send_signal(signal.SIGINT)
+    return repl.answers()
+
+
+def alive(pid):
+    """A process that has ended and was not yet waited for is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_gone(*pids):
+    end = time.monotonic() + DEADLINE_S
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < end, [Path(f"/proc/{pid}/stat").read_text() for pid in pids if alive(pid)]
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def nest(tmp_path):
+    """A command that starts another, and both wait; their numbers are in files beside it."""
+    (tmp_path / "nest").write_text(f"echo $$ >{tmp_path}/outer\nsh -c 'echo $$ >{tmp_path}/inner; echo on; exec sleep 1000'\necho went on\n")
+    return f"sh {tmp_path}/nest"
+
+
+def wait_nest_gone(tmp_path):
+    wait_gone(*(int(f.read_text() or 0) for f in tmp_path.glob("*er")))
+
+
+@pytest.mark.parametrize("sent, how", [
+    (True, "import os; os.system({0!r}); print('went on')"), (True, "import os\nwhile True: os.system({0!r})"), (True, "!{0}"),
+    (True, "import subprocess; subprocess.run({0!r}, shell=True)"),
+    (True, "import subprocess, time; subprocess.Popen({0!r}, shell=True); time.sleep(1000)"),
+    (False, "import os; os.system({0!r}); print('went on')"), (False, "import subprocess, time; subprocess.Popen({0!r}, shell=True); time.sleep(1000)"),
+])
+def test_what_a_cell_started_ends_with_it(py, tmp_path, nest, sent, how):
+    c = interrupted(py, how.format(nest)) if sent else py.run(how.format(nest), timeout_ms=1000)
+    assert "went on" not in c.stdout and c.error["name"] == ("KeyboardInterrupt" if sent else "TimeoutError")
+    wait_nest_gone(tmp_path)
+    assert py.run("1").value == "1"
+
+
+def test_what_earlier_cells_started_stays(py):
+    py.run("import subprocess, time\nserver = subprocess.Popen(['sleep', '1000'])\ntime.sleep(0.02)")  # a tick of its clock
+    pid = int(py.run("server.pid").value)
+    assert interrupted(py, "print('on'); time.sleep(1000)").error["name"] == "KeyboardInterrupt"
+    assert py.run("time.sleep(1000)", timeout_ms=100).exit == 124
+    assert alive(pid) and py.run("server.kill(); server.wait()").value == "-9"
+
+
+def test_the_shell_of_c_is_ended_with_its_cell(py):
+    """C's system() ignores SIGINT while it waits."""
+    c = py.run("import ctypes; ctypes.CDLL(None).system(b'sleep 1000'); print('went on')", timeout_ms=100)
+    assert c.exit == 124 and c.error["name"] == "TimeoutError"
+    assert py.run("1").value == "1"
+
+
+def test_os_system_says_how_it_went(py):
+    assert py.run("import os; [os.waitstatus_to_exitcode(os.system(c)) for c in ('exit 3', b'true', 'kill -9 $$')]").value == "[3, 0, -9]"
+
+
+@pytest.mark.parametrize("code", ["while True:\n    try:\n        time.sleep(1000)\n    except: pass",
+                                  "while True:\n    try: time.sleep(1000)\n    except BaseException:\n        print('caught')",
+                                  "while True:\n    try: time.sleep(1000)\n    except:\n        time.sleep(1000)",
+                                  "def f():\n    while True:\n        try:\n            while True: pass\n        except: continue\nf()"])
+def test_who_catches_every_interrupt_ends_with_the_second(py, code):
+    py.run("import time; x = 1")
+    py.ask("print('on')\n" + code)
+    assert py.answer()["text"] == "on\n"
+    end = time.monotonic() + DEADLINE_S
+    while not select.select([py.p.stdout], [], [], 0.2)[0] or py.answer()["type"] == "stdout":
+        assert time.monotonic() < end
+        py.p.send_signal(signal.SIGINT)
+    assert py.answer()["type"] == "done"
+    assert py.run(code, timeout_ms=100).exit == 124
+    assert py.run("x").value == "1"
+    assert py.run("import sys; sys.gettrace()").results == []
+
+
+def test_a_task_that_is_not_to_be_cancelled(py):
+    c = interrupted(py, "import asyncio\nasync def f():\n    while True:\n        try: await asyncio.sleep(1000)\n"
+                        "        except asyncio.CancelledError: pass\nprint('on')\nawait f()")
+    assert c.error["name"] == "KeyboardInterrupt"
+    assert py.run("await asyncio.sleep(0, 5)").value == "5"
+
+
+def test_who_ignores_interrupts_ends_with_its_last_line(py):
+    assert interrupted(py, "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('on'); time.sleep(0.3); 1").value == "1"
+    assert interrupted(py, "print('on'); time.sleep(1000)").error["name"] == "KeyboardInterrupt"  # of its own cell only
 
 
 def test_rich_forms(py):
@@ -275,10 +375,26 @@ def test_what_notebooks_write(py):
     assert py.run("%matplotlib inline\n1").value == "1"
     assert py.run("%%bash\nfor i in 1 2; do echo $i; done").stdout == "1\n2\n"
     assert py.run("if True:\n    !echo deep").stdout == "deep\n"
+    assert py.run("text = \"\"\"\n!not a command\n%nor this\n\"\"\"\nout = !printf 'a\\nb'\ntext.strip(), out").value == \
+        "('!not a command\\n%nor this', ['a', 'b'])"
+    assert py.run("!echo one \\\n    two\n3").stdout == "one two\n"
+    assert py.run("%%writefile notes.txt\nhello\n%not a magic").stdout == "Writing notes.txt\n"
+    assert py.run("%%writefile -a notes.txt\n!").exit == 0 and py.run("open('notes.txt').read()").value == "'hello\\n%not a magic!'"
+    assert py.run("%cd /\n%env A=b c\n!pwd; echo $A").stdout == "/\n/\nb c\n"
+    assert py.run("x = %pwd\nx").value == "'/'"
+    c = py.run("%time sum([40, 2])")
+    assert c.value == "42" and c.stdout.startswith("Wall time: ")
+    c = py.run("%%time\nn = 1\nn")
+    assert c.value == "1" and c.stdout.startswith("Wall time: ") and py.run("2").stdout == ""
+    assert " per loop (" in py.run("%timeit n + 1").stdout
+    assert py.run("%run x.py").error["value"].startswith("%run is not known here")
+    c = py.run("!true\n!true\nx ==== 1")  # the mistake, not what we made of the rest
+    assert c.error["name"] == "SyntaxError" and "line 3" in "".join(c.error["traceback"]) and "x ==== 1" in "".join(c.error["traceback"])
 
 
 def test_input_has_an_end_and_requests_are_safe(py):
-    assert py.run("input()").error["name"] == "EOFError"
+    c = py.run("input('name? ')")
+    assert c.stdout == "name? " and c.error["name"] == "EOFError" and "nobody can answer" in c.error["value"]
     assert py.run("import subprocess; subprocess.run(['cat'])\n7").value == "7"
 
 
@@ -296,6 +412,8 @@ def test_a_forked_child_does_not_answer(py):
 def test_closed_and_replaced_streams(py):
     assert py.run("import sys; sys.stdout.close(); sys.stderr.close()").exit == 0
     assert py.run("print('again')").stdout == "again\n"
+    py.run("import os; os.close(1); os.close(2)")
+    assert py.run("print('there'); os.write(2, b'too')").stdout == "there\n"
     py.run("old = sys.stdout; sys.stdout = None")
     assert py.run("1").value == "1"
     py.run("sys.stdout = old")
@@ -480,3 +598,60 @@ def test_js_what_computes_in_the_background_can_be_interrupted(js):
             break
     assert js.answers().error["name"] == "KeyboardInterrupt"
     assert js.run("x").value == "1"
+
+
+@pytest.mark.parametrize("how", ["require('child_process').execSync({0})", "require('child_process').spawnSync({0}, {{ shell: true, stdio: 'inherit' }})",
+                                 "require('child_process').exec({0}); await new Promise(() => {{}})"])
+def test_js_what_a_cell_started_ends_with_it(js, tmp_path, nest, how):
+    js.run("const x = 1")
+    js.ask(how.format(json.dumps(nest)))
+    wait_for_file(tmp_path / "inner")
+    js.p.send_signal(signal.SIGINT)
+    c = js.answers()
+    assert c.error["name"] == "KeyboardInterrupt" and "went on" not in c.stdout
+    wait_nest_gone(tmp_path)
+    assert js.run("x").value == "1"
+
+
+def wait_for_file(file):
+    end = time.monotonic() + DEADLINE_S
+    while not (file.exists() and file.read_text().endswith("\n")):
+        assert time.monotonic() < end, file
+        time.sleep(0.01)
+
+
+def test_js_a_child_that_does_not_want_to_end(js):
+    js.run("const x = 1")
+    assert js.run("require('child_process').execSync('trap \"\" INT; sleep 1000')", timeout_ms=500).exit == 124
+    assert js.run("x").value == "1"
+
+
+def test_js_what_earlier_cells_started_stays(js):
+    pid = int(js.run("const server = require('child_process').spawn('sleep', ['1000']); await new Promise(r => setTimeout(r, 20)); server.pid").value)
+    js.ask("console.log('on'); for (;;);")
+    assert js.answer()["text"] == "on\n"
+    js.p.send_signal(signal.SIGINT)
+    assert js.answers().error["name"] == "KeyboardInterrupt"
+    assert alive(pid) and js.run("server.kill(9)").value == "true"
+
+
+@pytest.mark.parametrize("sleep", ["ms => new Promise(r => setTimeout(r, ms))", "require('timers/promises').setTimeout",
+                                   "ms => require('fs/promises').stat('/')"])
+def test_js_what_awaited_does_not_go_on_after_an_interrupt(js, sleep):
+    js.run(f"let n = 0, m = 0; const sleep = {sleep}")
+    js.run("(async () => { for (;;) { m++; await sleep(2) } })(); 1")  # of a cell that was not interrupted: this one goes on
+    js.ask("console.log('on'); setInterval(() => n++, 1); for (;;) { n++; await sleep(1) }")
+    assert js.answer()["text"] == "on\n"
+    js.p.send_signal(signal.SIGINT)
+    assert js.answers().error["name"] == "KeyboardInterrupt"
+    assert js.run("const at = n, before = m; for (let i = 0; i < 20; i++) await sleep(5); [n - at, m > before]").value == "[ 0, true ]"
+    assert js.run("Promise.resolve(5)").value == "Promise { 5 }"
+
+
+def test_js_a_hog_that_an_interrupted_cell_has_left(js):
+    js.run("const x = 1")
+    js.ask("console.log('on'); setTimeout(() => { for (;;); }, 50); await new Promise(() => {})")
+    assert js.answer()["text"] == "on\n"
+    js.p.send_signal(signal.SIGINT)
+    assert js.answers().error["name"] == "KeyboardInterrupt"
+    assert js.run("await new Promise(r => setTimeout(r, 100)); x").value == "1"

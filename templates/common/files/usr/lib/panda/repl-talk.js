@@ -13,14 +13,14 @@ const REQUEST_MAX = 64 << 20; // bytes of one request
 const PIPE_BYTES = 64 << 10;  // what a pipe holds
 const BEHIND_MAX = 1 << 20;   // bytes to be written before those who print have to wait
 const PRESS_MS = 20;          // between two looks whether a cell has been stopped
-const END_MS = 1000;          // how long the cells' thread has to end by itself
+const END_MS = 1000;          // how long the cells' thread, or what it waits for, has to end by itself
 const TIMED_OUT = 124;        // as timeout(1) says
 
 const main = new inspector.Session();
 main.connectToMainThread();
 const out = new net.Socket({ fd: 4, readable: false, writable: true }).on('error', () => process.kill(process.pid, 'SIGKILL'));
 
-let cell = null; /* the one that runs: { id, n, timer } */
+let cell = null; /* the one that runs: { id, n, ticks, timer } */
 let count = 0;
 let free = 0; /* the last cell that is known to be stopped */
 const nap = new Int32Array(new SharedArrayBuffer(4));
@@ -67,6 +67,38 @@ function readNow(fd) {
 	}
 }
 
+/* --- what cells start */
+
+/* After boot, as the list of processes has it. */
+function ticksNow() {
+	return Math.round(parseFloat(fs.readFileSync('/proc/uptime', 'latin1')) * 100);
+}
+
+/* As a terminal would, to our children that began then or later, and to theirs: those of earlier cells have been left there to stay. */
+function signalChildren(ticks, signal) {
+	const children = new Map();
+	for (const pid of fs.readdirSync('/proc').filter(name => /^[0-9]+$/.test(name)).map(Number)) {
+		try {
+			const stat = fs.readFileSync(`/proc/${pid}/stat`, 'latin1');
+			const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' '); /* what stands before may hold anything */
+			if (Number(fields[19]) >= ticks)
+				children.set(fields[1], [...children.get(fields[1]) ?? [], pid]);
+		} catch {
+			/* it is gone */
+		}
+	}
+	const found = [process.pid];
+	for (const pid of found)
+		found.push(...children.get(String(pid)) ?? []);
+	for (const pid of found.slice(1)) {
+		try {
+			process.kill(pid, signal);
+		} catch {
+			/* it is gone */
+		}
+	}
+}
+
 /* --- cells */
 
 /* An interrupt that was sent before its cell was asked for is not meant for it, also if repl-node has yet to pass it on. */
@@ -79,7 +111,7 @@ function forgetInterrupts() {
 
 function begin({ id, code, timeout_ms: ms }) {
 	forgetInterrupts();
-	cell = { id, n: ++count };
+	cell = { id, n: ++count, ticks: ticksNow() };
 	if (ms)
 		cell.timer = setTimeout(stop, ms, 'TimeoutError', `the cell was stopped after ${ms} ms`, TIMED_OUT);
 	port.postMessage({ n: count, code });
@@ -93,17 +125,21 @@ function end(exit) {
 }
 
 /* Until the event loop of the other thread has turned: code that awaits in circles may be between two steps when we look. */
-function press(n) {
+function press(n, since = performance.now()) {
+	const all = performance.now() - since > END_MS;
 	if (free < n)
-		main.post('Runtime.evaluate', { expression: `__panda_stop(${n})` }, () => setTimeout(press, PRESS_MS, n));
+		main.post('Runtime.evaluate', { expression: `__panda_stop(${n}, ${all})` }, () => setTimeout(press, PRESS_MS, n, since));
 }
 
-/* Ends what computes, and the wait for what awaits (which goes on in the background). */
+/* Ends what computes, what has been put off for later, and what it waits for: execSync() hears nobody else. */
 function stop(name, value, exit) {
 	if (!cell)
 		return;
-	port.postMessage({ ping: cell.n });
-	press(cell.n);
+	const { n, ticks } = cell;
+	port.postMessage({ ping: n });
+	press(n);
+	signalChildren(ticks, 'SIGINT');
+	setTimeout(() => free < n && signalChildren(ticks, 'SIGKILL'), END_MS);
 	drain();
 	send('error', { name, value, traceback: [`${name}: ${value}\n`] });
 	end(exit);

@@ -142,17 +142,68 @@ function failed(n, e) {
 let began = 0; /* the number of the last cell */
 let stopped = 0;
 
-/* The other thread has it called, also in the middle of what computes: then that ends here and now. */
-hidden('__panda_stop', n => {
+/* --- what a cell has begun ends with it if it is stopped: promises and timers know theirs */
+
+const over = new Set(); /* the cells that were */
+let current = 0;        /* the one whose code runs; 0: nobody knows */
+
+class Itself {
+	constructor(it) { return it; }
+}
+class Owned extends Itself { /* a field that nobody sees, of an object that was there before */
+	#cell;
+	constructor(promise) {
+		super(promise);
+		this.#cell = current;
+	}
+	static cell(promise) { return #cell in promise ? promise.#cell : 0; }
+}
+
+function end() {
+	session.post('Runtime.terminateExecution');
+	for (;;);
+}
+
+promiseHooks.createHook({
+	init(promise) { new Owned(promise); },
+	before(promise) {
+		current = Owned.cell(promise);
+		if (over.has(current))
+			end();
+	},
+	after() { current = 0; },
+});
+
+for (const name of ['setTimeout', 'setInterval', 'setImmediate']) {
+	const set = globalThis[name];
+	globalThis[name] = Object.defineProperties(function(call, ...rest) {
+		const cell = current;
+		return set(typeof call !== 'function' ? call : function(...given) {
+			current = cell;
+			if (!over.has(cell))
+				call.apply(this, given);
+			else if (name === 'setInterval')
+				clearInterval(this);
+			current = 0;
+		}, ...rest);
+	}, Object.getOwnPropertyDescriptors(set));
+}
+
+/*
+ * The other thread has it called, also in the middle of what computes: if that is the cell's, or all: whatever holds it up,
+ * then it ends here and now.
+ */
+hidden('__panda_stop', (n, all) => {
 	if (n < began)
 		return;
 	stopped = n; /* what computes in the background may have kept it from its begin */
+	over.add(n);
 	const { stackTraceLimit, prepareStackTrace } = Error;
 	Error.stackTraceLimit = 3;
 	Error.prepareStackTrace = (_, frames) => frames.length;
 	const frames = new Error().stack; /* ours, and that of the call */
 	Object.assign(Error, { stackTraceLimit, prepareStackTrace });
-	if (frames > 2)
+	if (frames > 2 && (all || over.has(current)))
 		session.post('Runtime.terminateExecution');
 });
 
@@ -183,19 +234,24 @@ function run(n, code) {
 		unhook();
 		unsettled.add(promise = p);
 	});
+	current = n;
 	session.post('Runtime.evaluate', { expression: `${prepared(code)}\n//# sourceURL=cell_${n}.js`, replMode: true, awaitPromise: true },
 		(error, answer) => {
 			unsettled.delete(promise);
 			post({ n, type: 'end', exit: settled(n, error, answer) });
 		});
+	current = 0;
 	unhook(); /* there is none if it does not compile */
 }
 
 port.on('message', ({ n, code, ping, exit }) => {
 	if (exit !== undefined)
 		process.reallyExit(exit);
-	if (ping)
+	current = 0; /* what was stopped may have left it */
+	if (ping) {
+		over.add(ping); /* it may have come before the call that stops it */
 		post({ n: ping, type: 'pong' });
+	}
 	if (!n || n <= stopped)
 		return;
 	began = n;

@@ -11,7 +11,8 @@ Writes answers to stdout, one JSON object a line, all with the request's id:
   {"type": "done", "exit": int}                          always, and last. 0; 1 after an error; 124 after the timeout;
                                                          else what SystemExit said
 Output of background work while no cell runs has the id null. SIGINT interrupts the running cell (KeyboardInterrupt is
-its error) and is ignored between cells. A timeout is a SIGINT of our own; code that is deaf to it has to be killed.
+its error) and what it has started, not what earlier ones have; it is ignored between cells. A timeout is a SIGINT of our own.
+The second one of a cell is not for any "except:" to take; code that is deaf all the same has to be killed.
 
 "bake" says that a snapshot will be taken after this cell: what exists by now is moved out of the garbage
 collector's sight, so that collections in thousands of clones do not write to, and so copy, pages they could share. It shows
@@ -34,7 +35,6 @@ import io
 import json
 import linecache
 import os
-import re
 import select
 import signal
 import sys
@@ -48,10 +48,11 @@ READ_SIZE = 64 << 10      # bytes of output in one answer
 TEXT_MAX = 1 << 20        # characters of a text/plain result; more is cut, with a note
 DATA_MAX = 16 << 20       # characters of any other form of a result; larger ones are left out
 FLUSH_S = 0.05            # unfinished lines are shown after this time
-HARDER_S = 1.0            # after a timeout: subprocesses are interrupted, too
+HARDER_S = 1.0            # after a timeout: once more, and for those who wait deaf their children end
+TICKS = os.sysconf("SC_CLK_TCK")
 SORT_SIZE = 100 << 10     # for this much the allocator looks through all that is free
 TIMED_OUT = 124           # as timeout(1) says
-OURS = __file__, ast.__file__
+OURS = __file__, os.path.join(os.path.dirname(__file__), "magic.py"), ast.__file__
 CHART = "application/vnd.pandastack.chart.v1+json"
 PLAIN = int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None)  # these have no other forms
 FORMS = {  # method of an object -> the form it gives
@@ -80,6 +81,40 @@ def cut(text):
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}... ({len(text) - TEXT_MAX} more characters)"
 
 
+def started_since(ticks):
+    """Our children that began at this time after boot or later, and theirs."""
+    children = {}
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError):
+            with open(f"/proc/{int(name)}/stat", "rb") as f:
+                fields = f.read().rpartition(b")")[2].split()  # what stands before may hold anything
+            if int(fields[19]) >= ticks:
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found = [os.getpid()]
+    for pid in found:
+        found += children.get(pid, ())
+    return found[1:]
+
+
+def system(command):
+    """os.system(), but that one is deaf while it waits."""
+    import subprocess
+    code = subprocess.call(os.fspath(command), shell=True, close_fds=False)
+    return -code if code < 0 else code << 8
+
+
+def no_input(prompt=""):
+    """input()"""
+    print(prompt, end="", flush=True)
+    raise EOFError("nobody can answer input() here: write the value into the code")
+
+
+def once_more(frame, event, arg):
+    """For sys.settrace(): KeyboardInterrupt on the next line."""
+    if event == "line":
+        raise KeyboardInterrupt
+
+
 class Output:
     """Our answers, and what anybody writes to fds 1 and 2 as answers.
 
@@ -95,13 +130,14 @@ class Output:
         self.watch = watch  # called by the thread while a cell runs, says after how many seconds again
         self.wake_r, self.wake_w = os.pipe()
         self.streams = {}
+        self.ends = {}  # of fd 1 and 2
         for fd, name in (1, "stdout"), (2, "stderr"):
             r, w = os.pipe()
             with contextlib.suppress(OSError):  # fewer, larger answers, and a print() seldom has to wait
                 fcntl.fcntl(w, fcntl.F_SETPIPE_SZ, 256 << 10)
             os.set_blocking(r, False)
             os.dup2(w, fd)
-            os.close(w)
+            self.ends[fd] = w
             self.streams[r] = name, codecs.getincrementaldecoder("utf-8")("replace")
         threading.Thread(target=self.pump, name="panda-output", daemon=True).start()
 
@@ -129,6 +165,14 @@ class Output:
                 if text:
                     self.send(name, text=text)
 
+    def reopen(self):
+        """A cell may have closed what it did not open."""
+        for fd, end in self.ends.items():
+            try:
+                os.fstat(fd)
+            except OSError:
+                os.dup2(end, fd)
+
     def begin(self, id):
         self.drain()
         self.id = id
@@ -155,7 +199,8 @@ class Kernel:
         self.count = 0
         self.active = False  # between a request and its last answer
         self.running = self.shielded = self.pending = False
-        self.began = 0
+        self.began = self.began_ticks = 0
+        self.interrupts = 0  # of this cell
         self.deadline = self.stopped_at = None
         self.loop = None
         self.streams = {}
@@ -181,13 +226,28 @@ class Kernel:
 
     # --- signals and time
 
-    def on_sigint(self, *_):
+    def on_sigint(self, _, frame):
         if not self.running:
             return
+        self.interrupts += 1
+        if os.getpid() == self.pid:
+            self.signal_children(signal.SIGINT)
         if self.shielded:
             self.pending = True
-        else:
-            raise KeyboardInterrupt
+            return
+        if self.interrupts > 1:  # on its next line, too, what catches this one is out of its try
+            while frame is not None:
+                if frame.f_code.co_filename not in OURS:
+                    frame.f_trace = once_more
+                frame = frame.f_back
+            sys.settrace(once_more)
+        raise KeyboardInterrupt
+
+    def signal_children(self, signo):
+        """As a terminal would, but those of earlier cells have been left there to stay."""
+        for pid in started_since(self.began_ticks):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signo)
 
     @contextlib.contextmanager
     def shield(self):
@@ -224,8 +284,10 @@ class Kernel:
             self.stopped_at = now
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         elif self.stopped_at is not None and now >= self.stopped_at + HARDER_S:
+            if not self.interrupts:  # C waits deaf for a child of its own
+                self.signal_children(signal.SIGINT if self.stopped_at < self.deadline + HARDER_S else signal.SIGKILL)
             self.stopped_at = now
-            os.killpg(os.getpgrp(), signal.SIGINT)  # we are its leader: os.system() waits deaf for its child
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         soon = [FLUSH_S]
         if self.deadline is not None and self.stopped_at is None:
             soon.append(max(self.deadline - now, 0.001))
@@ -288,17 +350,17 @@ class Kernel:
     def asked(self, value):
         if isinstance(value, type):
             return
-        bundle = getattr(value, "_repr_mimebundle_", None)
-        if callable(bundle):
-            with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):
+            bundle = getattr(value, "_repr_mimebundle_", None)
+            if callable(bundle):
                 got = bundle(include=None, exclude=None)
                 got = got[0] if isinstance(got, tuple) else got
                 yield from ((mime, self.text_of(mime, v)) for mime, v in got.items() if v is not None)
         for method, mime in FORMS.items():
-            ask = getattr(value, method, None)
-            if not callable(ask):
-                continue
             with contextlib.suppress(Exception):  # a form that cannot be had is no error of the cell
+                ask = getattr(value, method, None)
+                if not callable(ask):
+                    continue
                 got = ask()
                 got = got[0] if isinstance(got, tuple) else got
                 if got is not None:
@@ -354,6 +416,8 @@ class Kernel:
                     self.main.__dict__["_"] = value
                     self.result(value, True)
             self.figures()
+            if "panda_magic" in sys.modules:
+                sys.modules["panda_magic"].over()
             return 0 if self.stopped_at is None else self.failed(None)  # something in it took our SIGINT
         except SystemExit as e:
             if e.code is None or isinstance(e.code, int):
@@ -362,19 +426,18 @@ class Kernel:
             return 1
         except BaseException as e:
             self.running = False
+            sys.settrace(None)
             return self.failed(e)
         finally:
             self.running = False
 
     def compiled(self, code, name):
         """The cell as one or two code objects, and whether to show their value."""
-        try:
+        tree = None
+        with contextlib.suppress(SyntaxError):
             tree = ast.parse(code, name)
-        except SyntaxError as e:
-            try:
-                tree = ast.parse(without_magic(code), name)
-            except SyntaxError:
-                raise e from None
+        if tree is None:
+            tree = sibling("magic").translate(code, name)
         last = tree.body[-1] if tree.body else None
         if isinstance(last, ast.Expr) and not code.rstrip().endswith(";"):
             tree.body.pop()
@@ -398,8 +461,8 @@ class Kernel:
         except BaseException:
             if not task.done():
                 task.cancel()
-                with contextlib.suppress(BaseException):
-                    self.loop.run_until_complete(task)
+                with contextlib.suppress(BaseException):  # it may have other plans
+                    self.loop.run_until_complete(asyncio.wait({task}, timeout=HARDER_S))
             raise
 
     def failed(self, e):
@@ -424,7 +487,8 @@ class Kernel:
         try:
             told = first = traceback.TracebackException(type(e), e, e.__traceback__)
             while told is not None:
-                told.stack = traceback.StackSummary.from_list([f for f in told.stack if f.filename not in OURS])
+                told.stack = traceback.StackSummary.from_list(
+                    [f for f in told.stack if f.filename not in OURS and f.name != "run_until_complete"])
                 told = told.__cause__ or told.__context__
             lines = [clean(line) for line in first.format()]
             return lines if first.stack or not lines[0].startswith("Traceback") else lines[1:]
@@ -491,6 +555,8 @@ class Kernel:
             self.timeout_ms = request.get("timeout_ms")
             self.stopped_at = None
             self.began = time.monotonic()
+            self.began_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
+            self.interrupts = 0
             self.deadline = self.began + self.timeout_ms / 1000 if self.timeout_ms else None
             self.active = True
             self.output.begin(request.get("id"))
@@ -509,6 +575,7 @@ class Kernel:
                 self.flush()
                 os._exit(exit)
             self.active = self.pending = self.shielded = False
+            self.output.reopen()
             self.open_streams()
             signal.signal(signal.SIGINT, self.on_sigint)  # the cell may have set another
             self.flush()
@@ -517,33 +584,6 @@ class Kernel:
                 self.settle()
             self.output.send("done", exit=exit)
             self.output.id = None
-
-
-def without_magic(code):
-    """What notebooks write that is not Python: !command, %pip, %%bash. Everything else with a % is left out."""
-    first, _, rest = code.lstrip().partition("\n")
-    if first.split()[:1] in (["%%bash"], ["%%sh"]):
-        return shell_call("", rest)
-    if first.startswith(("%%time", "%%capture")):
-        code = rest
-    out = []
-    for line in code.split("\n"):
-        m = re.match(r"(\s*)([!%])\s*(.*)", line)
-        if not m:
-            out.append(line)
-        elif m[2] == "!":
-            out.append(shell_call(m[1], m[3]))
-        elif m[3].split()[:1] == ["pip"]:
-            out.append(shell_call(m[1], m[3]))
-        elif m[3].split()[:1] in (["time"], ["timeit"]):
-            out.append(m[1] + m[3].partition(" ")[2])
-        else:
-            out.append(m[1] + "pass")
-    return "\n".join(out)
-
-
-def shell_call(indent, command):
-    return f"{indent}_ = __import__('subprocess').run(['bash', '-c', {command!r}]).returncode"
 
 
 class AfterImport:
@@ -573,8 +613,6 @@ class AfterImport:
 def main():
     # "--session <id> ..." is not for us: pandad finds us by it in the list of commands.
     identity = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("--") else "/etc/machine-id"
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)
     requests, answers = os.dup(0), os.dup(1)  # not inherited by what cells start
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -594,6 +632,7 @@ def main():
         "IPython.core.display_functions": lambda m: setattr(m, "display", kernel.display),
     }
     sys.meta_path.insert(0, AfterImport(hooks))
+    os.system, builtins.input = system, no_input
     sys.argv[:] = [""]
     sys.path[0] = ""  # modules beside the user's files, not beside ours
     try:
