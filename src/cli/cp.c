@@ -192,8 +192,13 @@ static int get_bytes(struct copy *k, const char *from, int fd, const char *name)
 	return r < 0 ? complain_e(k, &e) : 0;
 }
 
-/* Beside its final place first: a copy that broke off must not look like a file. */
-static int get_file(struct copy *k, const char *from, int dirfd, const char *name, mode_t mode)
+/*
+ * Beside its final place first: a copy that broke off must not look like a file. named: our user
+ * said this very name, so it may lead to a device or a fifo. A name the guest chose may not: what
+ * is there could be a link that came from the same guest a moment ago.
+ */
+static int get_file(struct copy *k, const char *from, int dirfd, const char *name, bool named,
+                    mode_t mode)
 {
 	autoclose int fd = -1;
 	char temp[64], proc[32];
@@ -201,7 +206,8 @@ static int get_file(struct copy *k, const char *from, int dirfd, const char *nam
 	bool unnamed;
 	int r;
 
-	if (fstatat(dirfd, name, &st, 0) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
+	if (named && fstatat(dirfd, name, &st, 0) == 0 && !S_ISREG(st.st_mode) &&
+	    !S_ISDIR(st.st_mode)) {
 		fd = openat(dirfd, name, O_WRONLY | O_CLOEXEC | O_NOCTTY); /* /dev/stdout, a fifo */
 		return fd < 0 ? complain(k, "write", name, errno) : get_bytes(k, from, fd, name);
 	}
@@ -246,8 +252,8 @@ static mode_t perm_of(const json_t *info, mode_t usual)
 	return *perm ? (mode_t)strtoul(perm, NULL, 8) : usual;
 }
 
-static int get_dir(struct copy *k, const char *from, int parent, const char *name, mode_t mode,
-                   int depth);
+static int get_dir(struct copy *k, const char *from, int parent, const char *name, bool named,
+                   mode_t mode, int depth);
 
 static int get_entry(struct copy *k, const char *dir, int dirfd, const json_t *entry, int depth)
 {
@@ -265,14 +271,14 @@ static int get_entry(struct copy *k, const char *dir, int dirfd, const json_t *e
 		return 0;
 	}
 	if (json_is_true(json_object_get(entry, "is_dir")))
-		return get_dir(k, from, dirfd, name, perm_of(entry, 0755), depth + 1);
+		return get_dir(k, from, dirfd, name, false, perm_of(entry, 0755), depth + 1);
 	if (*kind != 'f')
 		return 0; /* devices, sockets */
-	return get_file(k, from, dirfd, name, perm_of(entry, 0644));
+	return get_file(k, from, dirfd, name, false, perm_of(entry, 0644));
 }
 
-static int get_dir(struct copy *k, const char *from, int parent, const char *name, mode_t mode,
-                   int depth)
+static int get_dir(struct copy *k, const char *from, int parent, const char *name, bool named,
+                   mode_t mode, int depth)
 {
 	autofree char *at = panda_path("/v1/sandboxes/%s/fs/dir?path=%s", k->id, from);
 	autojson json_t *reply = NULL;
@@ -289,7 +295,7 @@ static int get_dir(struct copy *k, const char *from, int parent, const char *nam
 		return complain_e(k, &e);
 	if (mkdirat(parent, name, 0700) < 0 && errno != EEXIST)
 		return complain(k, "make", name, errno);
-	fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (depth ? O_NOFOLLOW : 0));
+	fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (named ? 0 : O_NOFOLLOW));
 	if (fd < 0)
 		return complain(k, "open", name, errno);
 	json_array_foreach(json_object_get(reply, "entries"), i, entry)
@@ -389,11 +395,11 @@ static int get(struct copy *k, const char *from, const char *to)
 		fd = open(dir && *dir ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		if (fd < 0)
 			return complain(k, "write into", dir && *dir ? dir : ".", errno);
-		return get_file(k, from, fd, base_name(to), perm_of(info, 0644));
+		return get_file(k, from, fd, base_name(to), !inside, perm_of(info, 0644));
 	}
 	if (!k->recursive)
 		return cli_die("%s is a directory: panda cp -r copies it", from);
-	return get_dir(k, from, AT_FDCWD, to, perm_of(info, 0755), 0);
+	return get_dir(k, from, AT_FDCWD, to, !inside, perm_of(info, 0755), 0);
 }
 
 static int run(struct cli *c)

@@ -383,6 +383,8 @@ class Liar(http.server.BaseHTTPRequestHandler):
     top = [{"name": n, "mode": "f", "is_dir": False, "perm": "4755"} for n in ("../evil", "..", "/etc/evil", "", "good")]
     top += [{"name": "x", "mode": "l", "is_dir": False, "target": "../outside"},
             {"name": "x", "mode": "d", "is_dir": True, "perm": "0755"},
+            {"name": "pipe", "mode": "l", "is_dir": False, "target": "../outside/pipe"},
+            {"name": "pipe", "mode": "f", "is_dir": False},
             {"name": "\033]0;title\007/", "mode": "f", "is_dir": False}]
 
     def do_GET(self):
@@ -408,6 +410,8 @@ def test_cp_believes_no_names_of_a_guest(cli, tmp_path):
     threading.Thread(target=liar.serve_forever, daemon=True).start()
     try:
         (tmp_path / "outside").mkdir()
+        os.mkfifo(tmp_path / "outside/pipe")
+        pipe = os.open(tmp_path / "outside/pipe", os.O_RDWR | os.O_NONBLOCK)
         r = cli.try_("cp", "-r", "--url", f"http://127.0.0.1:{liar.server_port}", "01234567-89ab-cdef-0123-456789abcdef:/d",
                      tmp_path / "to")
     finally:
@@ -415,8 +419,12 @@ def test_cp_believes_no_names_of_a_guest(cli, tmp_path):
         liar.server_close()
     assert r.code == OWN and b"\033" not in r.err and b"\007" not in r.err, r
     assert sorted(p.name for p in tmp_path.iterdir()) == ["outside", "to"]
-    assert sorted(p.name for p in (tmp_path / "to").iterdir()) == ["good", "x"]
-    assert list((tmp_path / "outside").iterdir()) == [], "a link was followed"
+    assert sorted(p.name for p in (tmp_path / "to").iterdir()) == ["good", "pipe", "x"]
+    assert [p.name for p in (tmp_path / "outside").iterdir()] == ["pipe"], "a link was followed"
+    with pytest.raises(BlockingIOError):
+        os.read(pipe, 1)  # nor one to what is written in place: a pipe, a disk
+    os.close(pipe)
+    assert (tmp_path / "to/pipe").read_text() == "content"
     assert (tmp_path / "to/good").stat().st_mode & 0o7777 == 0o755, "never setuid"
 
 
