@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "cli/cli.h"
+#include "cli/show.h"
 
 const struct cli_opt cli_common[] = {
     {KEY_JSON, "json", NULL, "print JSON, for programs", WORD_NONE},
@@ -361,6 +362,7 @@ static const char *next_step(const struct cli *c, const struct panda_error *e)
 int cli_say(const struct cli *c, const struct panda_error *e)
 {
 	const char *next = next_step(c, e);
+	char shown[sizeof(e->text)];
 
 	if (c->json) {
 		autojson json_t *j =
@@ -372,7 +374,8 @@ int cli_say(const struct cli *c, const struct panda_error *e)
 		fprintf(stderr, "%s\n", text ? text : e->text);
 		return CLI_PANDA;
 	}
-	fprintf(stderr, "panda: %s\n", e->text);
+	show_clean(e->text, shown, sizeof(shown)); /* a guest may have said a part of it */
+	fprintf(stderr, "panda: %s\n", shown);
 	if (next)
 		fprintf(stderr, "       %s\n", next);
 	return CLI_PANDA;

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "cli/commands.h"
+#include "cli/show.h"
 
 static const struct cli_opt opts[] = {
     {'f', "follow", NULL, "and what comes, until interrupted", WORD_NONE},
@@ -15,18 +16,20 @@ static const struct cli_opt opts[] = {
     {0},
 };
 
+struct printer {
+	bool clean;
+	struct show_text text;
+};
+
 /* A guest wrote it: on a terminal, nothing but text and line ends gets through. */
 static int print(void *arg, const void *data, size_t n)
 {
-	const bool *clean = arg;
-	const char *p = data;
+	struct printer *p = arg;
 
-	for (size_t i = 0; i < n; i++)
-		if (*clean && ((unsigned char)p[i] < 0x20 || p[i] == 0x7f) && p[i] != '\n' &&
-		    p[i] != '\t')
-			putchar(p[i] == '\r' ? ' ' : '?');
-		else
-			putchar(p[i]);
+	if (p->clean)
+		show_text(&p->text, data, n, stdout);
+	else
+		fwrite(data, 1, n, stdout);
 	return fflush(stdout) == 0 ? 0 : -errno;
 }
 
@@ -53,7 +56,8 @@ static int print_json(void *arg, const struct panda_event *ev)
 
 static int run(struct cli *c)
 {
-	bool clean = isatty(1), follow = cli_has(c, 'f');
+	struct printer printer = {.clean = isatty(1)};
+	bool follow = cli_has(c, 'f');
 	autofree char *path = NULL;
 	struct panda_error e;
 	char id[CLI_ID];
@@ -69,9 +73,9 @@ static int run(struct cli *c)
 		return cli_die("out of memory");
 	if (follow)
 		r = panda_events(c->panda, "GET", path, NULL, c->json ? print_json : print_event,
-		                 &clean, &e);
+		                 &printer, &e);
 	else
-		r = panda_download(c->panda, path, print, &clean, &e);
+		r = panda_download(c->panda, path, print, &printer, &e);
 	if (r < 0 && strcmp(e.code, "stopped") != 0)
 		return cli_say(c, &e);
 	return CLI_OK;

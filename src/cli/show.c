@@ -105,14 +105,20 @@ void table_fini(struct table *t)
 
 /* ---- words ---- */
 
+/* How many bytes a UTF-8 character that begins like this has, 0: none does. */
+static size_t utf8_want(unsigned char first)
+{
+	return first < 0x80                    ? 1
+	       : first >= 0xc2 && first < 0xe0 ? 2
+	       : first >= 0xe0 && first < 0xf0 ? 3
+	       : first >= 0xf0 && first < 0xf5 ? 4
+	                                       : 0;
+}
+
 /* Length of the UTF-8 character at s, 0 when there is none. */
 static size_t utf8_len(const unsigned char *s)
 {
-	size_t n = *s < 0x80                 ? 1
-	           : *s >= 0xc2 && *s < 0xe0 ? 2
-	           : *s >= 0xe0 && *s < 0xf0 ? 3
-	           : *s >= 0xf0 && *s < 0xf5 ? 4
-	                                     : 0;
+	size_t n = utf8_want(*s);
 
 	for (size_t i = 1; i < n; i++)
 		if ((s[i] & 0xc0) != 0x80)
@@ -143,6 +149,30 @@ void show_clean(const char *text, char *buf, size_t n)
 		}
 	}
 	buf[at] = 0;
+}
+
+void show_text(struct show_text *s, const char *p, size_t n, FILE *to)
+{
+	for (; n; p++, n--) {
+		char one[sizeof(s->part) + 1] = "", clean[sizeof(one)];
+		unsigned char c = (unsigned char)*p;
+
+		if (s->n && (c & 0xc0) != 0x80) { /* what it began was none */
+			fputc('?', to);
+			s->n = 0;
+		}
+		if (!s->n && (c == '\n' || c == '\t' || c == '\r')) {
+			fputc(c == '\r' ? ' ' : c, to);
+			continue;
+		}
+		s->part[s->n++] = *p;
+		if (s->n < utf8_want((unsigned char)s->part[0]))
+			continue;
+		memcpy(one, s->part, s->n);
+		show_clean(one, clean, sizeof(clean));
+		fputs(*one ? clean : "?", to);
+		s->n = 0;
+	}
 }
 
 time_t show_time(const char *text)

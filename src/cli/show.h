@@ -34,6 +34,15 @@ void table_fini(struct table *t);
 
 /* Copies with control characters and broken UTF-8 as '?'. Always NUL-terminated. */
 void show_clean(const char *text, char *buf, size_t n);
+/*
+ * What a guest wrote, to a terminal: lines and tabs stay, a carriage return is a space, all else is
+ * cleaned as above. Pieces may end anywhere; zeroed is ready.
+ */
+struct show_text {
+	char part[4]; /* of a character that is not whole yet */
+	size_t n;
+};
+void show_text(struct show_text *s, const char *p, size_t n, FILE *to);
 /* "12s", "5m", "3h", "8d" since an RFC 3339 time; "-" when it is none. */
 void show_age(const char *time_text, time_t now, char *buf, size_t n);
 /* "512", "1.5K", "20M", "3.2G" bytes */

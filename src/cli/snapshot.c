@@ -181,10 +181,12 @@ enum {
 
 static void draw(const json_t *snaps, const json_t *boxes, const json_t *s, int depth)
 {
+	char name[300];
 	json_t *sb, *t;
 	size_t i, k;
 
-	printf("%*s%.8s %s\n", 2 * depth, "", js(s, "id"), js(s, "name"));
+	show_clean(js(s, "name"), name, sizeof(name));
+	printf("%*s%.8s %s\n", 2 * depth, "", js(s, "id"), name);
 	json_array_foreach((json_t *)boxes, i, sb)
 	{
 		if (depth >= TREE_DEPTH || strcmp(js(sb, "from_snapshot"), js(s, "id")) != 0)

@@ -3,8 +3,10 @@
  * ways at once
  */
 #include <ctype.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "cli/commands.h"
@@ -118,6 +120,25 @@ static const struct cli_opt diff_opts[] = {
     {0},
 };
 
+/* Guests named these files, and filled them. */
+static void print_path(char sign, const char *path, const char *behind)
+{
+	char shown[PATH_MAX];
+
+	show_clean(path, shown, sizeof(shown));
+	printf("%c %s%s\n", sign, shown, behind);
+}
+
+static void print_text(const char *text)
+{
+	struct show_text s = {0};
+
+	if (isatty(1))
+		show_text(&s, text, strlen(text), stdout);
+	else
+		fputs(text, stdout);
+}
+
 static void print_changes(const json_t *reply, const char *key, char sign)
 {
 	json_t *f;
@@ -125,9 +146,8 @@ static void print_changes(const json_t *reply, const char *key, char sign)
 
 	json_array_foreach(json_object_get(reply, key), i, f)
 	{
-		printf("%c %s%s\n", sign, js(f, "path"),
-		       !strcmp(js(f, "type"), "directory") ? "/" : "");
-		fputs(js(f, "unified"), stdout);
+		print_path(sign, js(f, "path"), !strcmp(js(f, "type"), "directory") ? "/" : "");
+		print_text(js(f, "unified"));
 	}
 }
 
@@ -185,7 +205,7 @@ static void print_paths(const json_t *reply, const char *key, char sign)
 	size_t i;
 
 	json_array_foreach(json_object_get(reply, key), i, path)
-	    printf("%c %s\n", sign, json_string_value(path));
+	    print_path(sign, json_string_value(path), "");
 }
 
 static int merge_run(struct cli *c)

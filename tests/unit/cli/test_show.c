@@ -251,6 +251,29 @@ static void text_is_cut_between_characters(void **state)
 	assert_string_equal(buf, "?");
 }
 
+/* However it is cut: byte by byte, in twos, at once. */
+static void a_guests_text_is_harmless_in_any_pieces(void **state)
+{
+	static const char wrote[] = "\033]0;x\007a\tb\r\n\xc2\x9b"
+				    "2J \x9b \xc3\xbc \xe2\x82\xac \xf0\x9f"
+				    "\x90\xbc \xe2\x82\n\x7f\xff.\0.";
+	static const char shown[] =
+	    "?]0;x?a\tb \n??2J ? \xc3\xbc \xe2\x82\xac \xf0\x9f\x90\xbc ?\n??.?.";
+
+	for (size_t piece = 1; piece < sizeof(wrote); piece++) {
+		struct show_text s = {0};
+		char *text = NULL;
+		size_t n;
+		FILE *f = open_memstream(&text, &n);
+
+		for (size_t at = 0; at < sizeof(wrote) - 1; at += piece)
+			show_text(&s, wrote + at, MIN(piece, sizeof(wrote) - 1 - at), f);
+		fclose(f);
+		assert_string_equal(text, shown);
+		free(text);
+	}
+}
+
 static void words_are_quoted_for_a_shell(void **state)
 {
 	autofree char *s = execio_quote(5, (char *[]){"echo", "it's", "", "a b", "--x=/y,z"});
@@ -308,6 +331,7 @@ int main(void)
 	    cmocka_unit_test(ages_and_sizes_are_short),
 	    cmocka_unit_test(columns_are_as_wide_as_their_words),
 	    cmocka_unit_test(text_is_cut_between_characters),
+	    cmocka_unit_test(a_guests_text_is_harmless_in_any_pieces),
 	    cmocka_unit_test(words_are_quoted_for_a_shell),
 	    cmocka_unit_test(tilde_dot_leaves_only_at_the_start_of_a_line),
 	};
