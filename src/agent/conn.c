@@ -380,23 +380,7 @@ static int on_stream(struct stream *s, const struct wire_header *h, const uint8_
 static int on_request(struct conn *c, const struct wire_header *h, const uint8_t *p)
 {
 	uint32_t id = h->stream;
-	union {
-		struct wire_exec exec;
-		struct wire_attach attach;
-		struct wire_window window;
-		struct wire_signal signal;
-		struct wire_read read;
-		struct wire_write write;
-		struct wire_path_flags path_flags;
-		struct wire_mkdir mkdir;
-		struct wire_two_paths two_paths;
-		struct wire_path path;
-		struct wire_watch watch;
-		struct wire_connect connect;
-		struct wire_reborn reborn;
-		struct wire_shutdown shutdown;
-		struct wire_mount mount;
-	} m;
+	union wire_request m;
 	const struct wire_desc *d = wire_desc_of(h->type);
 
 	if (!id || h->chan || h->type < WIRE_EXEC || !wire_type_known(h->type))

@@ -32,21 +32,6 @@ struct job {
 	bool want_eof, want_cancel, want_write;
 };
 
-union request {
-	struct wire_exec exec;
-	struct wire_attach attach;
-	struct wire_window window;
-	struct wire_signal signal;
-	struct wire_read read;
-	struct wire_write write;
-	struct wire_path_flags path_flags;
-	struct wire_mkdir mkdir;
-	struct wire_two_paths two_paths;
-	struct wire_path path;
-	struct wire_watch watch;
-	struct wire_connect connect;
-};
-
 static void job_try(struct job *j);
 
 static void job_free(struct job *j)
@@ -195,7 +180,7 @@ static bool only_looks(uint8_t type)
 
 static int begin(struct job *j, struct guest *g)
 {
-	union request m;
+	union wire_request m;
 	const struct wire_desc *d = wire_desc_of(j->type);
 
 	if (j->starting || !d)

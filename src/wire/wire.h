@@ -332,6 +332,25 @@ struct wire_mount {
 	struct wire_str fstype; /* empty: ext4 */
 };
 
+/* Whatever a request carries: room to decode it into. */
+union wire_request {
+	struct wire_exec exec;
+	struct wire_attach attach;
+	struct wire_window window;
+	struct wire_signal signal;
+	struct wire_read read;
+	struct wire_write write;
+	struct wire_path_flags path_flags;
+	struct wire_mkdir mkdir;
+	struct wire_two_paths two_paths;
+	struct wire_path path;
+	struct wire_watch watch;
+	struct wire_connect connect;
+	struct wire_reborn reborn;
+	struct wire_shutdown shutdown;
+	struct wire_mount mount;
+};
+
 /* -EPROTO: wrong version, oversized, or a reserved byte is set. */
 int wire_header_decode(const uint8_t b[WIRE_HEADER], struct wire_header *ret);
 void wire_header_encode(const struct wire_header *h, uint8_t b[WIRE_HEADER]);
