@@ -58,6 +58,7 @@ static const struct {
     {"exists", 409},
     {"machine_exists", 409},
     {"snapshot_exists", 409},
+    {"snapshot_foreign", 409},
     {"too_large", 413},
     {"bad_range", 416},
     {"quota_exceeded", 429},

@@ -7,6 +7,7 @@ import pytest
 
 from conftest import ENGINE
 from server import BUILD
+from test_snapshot import OTHER, UM, forge
 
 ISOLATION = {"um": "user-mode-kernel", "kvm": "kvm"}
 
@@ -92,3 +93,27 @@ def test_a_server_that_must_use_kvm_does_not_start_without(new_pandad, without_k
     assert p.ended() != 0
     assert without_kvm in p.tail()
     p.config["engine"] = "um"  # to be cleared away, it must run
+
+
+def test_a_server_refuses_what_the_other_engine_saved_and_says_where_it_runs(new_pandad):
+    """A data directory from a host with the other engine. Forged: few hosts have both."""
+    p = new_pandad()
+    id = p.create()
+    p.sh(id, "echo kept >/root/f")
+    snap = p.do("POST", f"/v1/sandboxes/{id}/snapshots")["id"]
+    p.do("POST", f"/v1/sandboxes/{id}/hibernate")
+    p.stop()
+    manifests = [p.data / "store/snapshots" / s / "manifest.json" for s in (snap, f"hib-{id}")]
+    turn = lambda was, to: [forge(m, lambda t: t.replace(f'"engine":"{was}"', f'"engine":"{to}"')) for m in manifests]
+    turn(ENGINE, OTHER)
+    p.start()
+    says = ["kernel"] if ENGINE == "kvm" and UM else [f"engine '{OTHER}'", "restore it on a host with that engine"]
+    for path, body in ("/v1/sandboxes", {"from_snapshot": snap}), (f"/v1/sandboxes/{id}/exec", {"cmd": "true"}):
+        a = p.ask("POST", path, body)
+        assert (a.status, a.json["code"]) == (409, "snapshot_foreign"), a
+        assert all(word in a.json["error"] for word in says), a
+    assert p.do("GET", f"/v1/sandboxes/{id}")["status"] == "hibernated", "what cannot be woken here sleeps on"
+    p.stop()
+    turn(OTHER, ENGINE)  # and so it is woken where it can be
+    p.start()
+    assert p.sh(id, "cat /root/f")["stdout"] == "kept\n"
