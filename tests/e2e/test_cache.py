@@ -125,6 +125,23 @@ def test_layers_go_with_their_images(cache):
     assert not [p for p in (cache.images / "layers").iterdir() if p.name.startswith(("bbb", "ddd"))]
 
 
+def test_packages_go_when_nothing_was_made_of_them_for_long(cache):
+    archives = cache.images / "apt/archives"
+    (archives / "partial").mkdir(parents=True)
+    for name, days in ("a_1_all.deb", 20), ("b_1_all.deb", 20), ("a_2_all.deb", 3), ("c_1_all.deb", 0), ("lock", 50):
+        (archives / name).write_text("x" * 100)
+        cache.age(days, archives / name)
+    with open(cache.images / "apt/lock", "w") as lock:  # somebody is fetching
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cache.run()
+        assert len(list(archives.glob("*.deb"))) == 4
+    assert "2 packages of Debian: would go" in cache.run("--dry-run")
+    assert "2 packages of Debian: gone" in cache.run()
+    assert sorted(p.name for p in archives.iterdir()) == ["a_2_all.deb", "c_1_all.deb", "lock", "partial"]
+    cache.run("--max-gb", "0")
+    assert sorted(p.name for p in archives.glob("*.deb")) == ["c_1_all.deb"]  # used within the last hour
+
+
 def test_a_limit_drops_what_was_unused_for_longest(cache):
     for c, days in zip("12345", (5, 4, 3, 2, 0.01)):
         cache.image(key(c), days, "base", size=1 << 20)
