@@ -66,13 +66,11 @@ struct call {
 	struct sandbox *sb;        /* valid until the handler returns: keep its id, not this */
 	json_t *body;
 	unsigned refs;
-	/* Called once, when the client has gone before the reply was complete: stop working for it.
-	 * After http_upgrade() (then set piped) it is called however the connection ends. */
-	void (*gone)(void *arg);
-	void *gone_arg;
-	bool piped;
+	bool piped; /* after http_upgrade(), see call_on_gone() */
 
 	/* call.c's own */
+	void (*gone)(void *arg);
+	void *gone_arg;
 	struct call *next, **prevp; /* of endless ones */
 	bool sse;
 	struct loop_timer ping;
@@ -90,6 +88,11 @@ void call_fresh_id(char ret[REQUEST_ID_MAX + 1]);
  * later hold it. */
 struct call *call_hold(struct call *c);
 void call_drop(struct call *c);
+/* Called once, when the client has gone before the reply was complete: stop working for it. After
+ * http_upgrade() (then set piped) it is called however the connection ends. fn NULL clears it. */
+void call_on_gone(struct call *c, void (*fn)(void *arg), void *arg);
+/* The last of whoever held it and listened: call_drop(), and neither gone nor room is told. */
+void call_leave(struct call *c);
 
 /* Answers. All do nothing when the client is gone or an answer was begun. */
 void call_json(struct call *c, int status, json_t *j); /* takes the reference */

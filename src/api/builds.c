@@ -73,8 +73,7 @@ static void upload_free(struct upload *u)
 {
 	build_order_free(u->order);
 	free(u->text);
-	u->c->gone = NULL;
-	call_drop(u->c);
+	call_leave(u->c);
 	free(u);
 }
 
@@ -318,8 +317,7 @@ void templates_build(struct call *c)
 	}
 	u->host = c->host;
 	u->c = call_hold(c);
-	c->gone = upload_gone;
-	c->gone_arg = u;
+	call_on_gone(c, upload_gone, u);
 	http_body_stream(c->req, &ops, u);
 }
 
@@ -387,9 +385,7 @@ static void follow_free(void *arg)
 	struct follow *f = arg;
 
 	loop_timer_clear(f->c->host->loop, &f->timer);
-	call_on_room(f->c, NULL, NULL);
-	f->c->gone = NULL;
-	call_drop(f->c);
+	call_leave(f->c);
 	free(f);
 }
 
@@ -455,8 +451,7 @@ void builds_logs(struct call *c)
 	f->timer.fn = follow_more;
 	f->timer.arg = f;
 	f->c = call_hold(c);
-	c->gone = follow_free;
-	c->gone_arg = f;
+	call_on_gone(c, follow_free, f);
 	call_sse_begin(c);
 	call_endless(c);
 	follow_more(f);

@@ -24,60 +24,33 @@ static const struct {
 	const char *kind;
 	int status;
 } kinds[] = {
-    {"bad_request", 400},
-    {"bad_json", 400},
-    {"bad_path", 400},
-    {"bad_id", 400},
-    {"bad_spec", 400},
-    {"parcel_invalid", 400},
-    {"is_a_directory", 400},
-    {"not_a_directory", 400},
-    {"template_unknown", 400},
-    {"unsupported_language", 400},
-    {"unauthorized", 401},
-    {"forbidden", 403},
-    {"not_found", 404},
-    {"sandbox_not_found", 404},
-    {"snapshot_not_found", 404},
-    {"file_not_found", 404},
-    {"exec_not_found", 404},
-    {"session_not_found", 404},
-    {"volume_not_found", 404},
-    {"checkpoint_not_found", 404},
-    {"template_not_found", 404},
-    {"build_not_found", 404},
-    {"token_not_found", 404},
-    {"machine_not_found", 404},
-    {"method_not_allowed", 405},
-    {"conflict", 409},
-    {"sandbox_paused", 409},
-    {"sandbox_failed", 409},
-    {"sandbox_busy", 409},
-    {"volume_busy", 409},
-    {"volume_unclean", 409},
-    {"exists", 409},
-    {"machine_exists", 409},
-    {"snapshot_exists", 409},
-    {"snapshot_foreign", 409},
-    {"too_large", 413},
-    {"bad_range", 416},
-    {"quota_exceeded", 429},
-    {"rate_limited", 429},
-    {"too_many", 429},
-    {"internal", 500},
-    {"not_implemented", 501},
-    {"not_supported", 501},
-    {"guest_gone", 502},
-    {"guest_silent", 502},
-    {"guest_io", 502},
-    {"guest_unreachable", 502},
-    {"machine_gone", 502},
-    {"upstream", 502},
-    {"diff_failed", 502},
-    {"host_full", 503},
-    {"shutting_down", 503},
-    {"no_memory", 503},
-    {"no_uid", 503},
+    {"bad_request", 400},        {"bad_json", 400},
+    {"bad_path", 400},           {"bad_id", 400},
+    {"bad_spec", 400},           {"parcel_invalid", 400},
+    {"is_a_directory", 400},     {"not_a_directory", 400},
+    {"template_unknown", 400},   {"unsupported_language", 400},
+    {"unauthorized", 401},       {"forbidden", 403},
+    {"not_found", 404},          {"sandbox_not_found", 404},
+    {"snapshot_not_found", 404}, {"file_not_found", 404},
+    {"exec_not_found", 404},     {"session_not_found", 404},
+    {"volume_not_found", 404},   {"checkpoint_not_found", 404},
+    {"template_not_found", 404}, {"build_not_found", 404},
+    {"token_not_found", 404},    {"machine_not_found", 404},
+    {"method_not_allowed", 405}, {"conflict", 409},
+    {"sandbox_paused", 409},     {"sandbox_failed", 409},
+    {"sandbox_busy", 409},       {"volume_busy", 409},
+    {"volume_unclean", 409},     {"exists", 409},
+    {"machine_exists", 409},     {"snapshot_exists", 409},
+    {"snapshot_foreign", 409},   {"too_large", 413},
+    {"bad_range", 416},          {"quota_exceeded", 429},
+    {"rate_limited", 429},       {"too_many", 429},
+    {"internal", 500},           {"not_implemented", 501},
+    {"not_supported", 501},      {"guest_gone", 502},
+    {"guest_silent", 502},       {"guest_io", 502},
+    {"guest_unreachable", 502},  {"machine_gone", 502},
+    {"upstream", 502},           {"diff_failed", 502},
+    {"host_full", 503},          {"shutting_down", 503},
+    {"no_memory", 503},          {"no_uid", 503},
     {"disk_full", 507},
 };
 
@@ -118,6 +91,19 @@ void call_drop(struct call *c)
 		free(c->param[i]);
 	json_decref(c->body);
 	free(c);
+}
+
+void call_on_gone(struct call *c, void (*fn)(void *arg), void *arg)
+{
+	c->gone = fn;
+	c->gone_arg = arg;
+}
+
+void call_leave(struct call *c)
+{
+	call_on_gone(c, NULL, NULL);
+	call_on_room(c, NULL, NULL);
+	call_drop(c);
 }
 
 static void unlink_endless(struct call *c)

@@ -30,9 +30,7 @@ struct listing {
 
 static void listing_free(struct listing *l)
 {
-	call_on_room(l->c, NULL, NULL);
-	l->c->gone = NULL;
-	call_drop(l->c);
+	call_leave(l->c);
 	for (size_t i = 0; i < l->n; i++) {
 		free(l->rows[i].name);
 		free(l->rows[i].text);
@@ -204,8 +202,7 @@ void file_dir(struct call *c)
 		return;
 	}
 	call_on_room(c, listing_room, l);
-	c->gone = listing_gone;
-	c->gone_arg = l;
+	call_on_gone(c, listing_gone, l);
 }
 
 /* ---- watch ---- */
@@ -336,8 +333,7 @@ void file_watch(struct call *c)
 	}
 	w->path = path;
 	sse_init(&w->s, c, false, watching_credit, w);
-	c->gone = watching_gone;
-	c->gone_arg = w;
+	call_on_gone(c, watching_gone, w);
 	call_endless(c);
 	w->j = job_start(c->host, c->sb, WIRE_WATCH,
 	                 &(struct wire_watch){

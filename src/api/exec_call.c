@@ -144,8 +144,7 @@ struct run {
 
 static void run_free(struct run *run)
 {
-	run->c->gone = NULL;
-	call_drop(run->c);
+	call_leave(run->c);
 	json_decref(run->extra);
 	free(run);
 }
@@ -190,8 +189,7 @@ void exec_answer(struct call *c, const struct exec_spec *s, json_t *extra)
 		run_free(run);
 		return;
 	}
-	c->gone = run_gone;
-	c->gone_arg = run;
+	call_on_gone(c, run_gone, run);
 }
 
 void exec_run(struct call *c)
@@ -294,6 +292,5 @@ void exec_stream(struct call *c)
 		return;
 	}
 	sse_init(&st->s, c, base64, stream_credit, st);
-	c->gone = stream_gone;
-	c->gone_arg = st;
+	call_on_gone(c, stream_gone, st);
 }

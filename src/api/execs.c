@@ -458,8 +458,7 @@ void execs_output(struct call *c)
 	o->pos[1] = (uint64_t)from[1];
 	o->follow = call_query_flag(c, "follow");
 	sse_init(&o->s, c, base64, output_credit, o);
-	c->gone = output_gone;
-	c->gone_arg = o;
+	call_on_gone(c, output_gone, o);
 	if (o->follow) {
 		output_attach(o, c->sb);
 		return;
@@ -483,8 +482,7 @@ struct feeding {
 static void feeding_free(struct feeding *f)
 {
 	loop_timer_clear(f->c->host->loop, &f->timer);
-	f->c->gone = NULL;
-	call_drop(f->c);
+	call_leave(f->c);
 	free(f);
 }
 
@@ -592,8 +590,7 @@ void execs_stdin(struct call *c)
 	f->timer.fn = feeding_try;
 	f->timer.arg = f;
 	f->give_up_ms = loop_now_ms(c->host->loop) + STDIN_RETRY_FOR_MS;
-	c->gone = feeding_gone;
-	c->gone_arg = f;
+	call_on_gone(c, feeding_gone, f);
 	feeding_try(f);
 }
 

@@ -121,9 +121,7 @@ struct reading {
 
 static void reading_free(struct reading *r)
 {
-	call_on_room(r->c, NULL, NULL);
-	r->c->gone = NULL;
-	call_drop(r->c);
+	call_leave(r->c);
 	free(r->path);
 	free(r);
 }
@@ -361,8 +359,7 @@ void file_read(struct call *c)
 		return;
 	}
 	call_on_room(c, reading_room, r);
-	c->gone = reading_gone;
-	c->gone_arg = r;
+	call_on_gone(c, reading_gone, r);
 }
 
 /* ---- write ---- */
@@ -376,8 +373,7 @@ struct writing {
 
 static void writing_free(struct writing *w)
 {
-	w->c->gone = NULL;
-	call_drop(w->c);
+	call_leave(w->c);
 	free(w->path);
 	free(w);
 }
@@ -450,8 +446,7 @@ void file_write(struct call *c)
 		writing_free(w);
 		return;
 	}
-	c->gone = writing_gone;
-	c->gone_arg = w;
+	call_on_gone(c, writing_gone, w);
 	pour_begin(&w->pour, c, w->j, writing_all, w);
 }
 

@@ -119,8 +119,7 @@ static void follow_end(void *arg)
 	struct follow *f = arg;
 
 	loop_timer_clear(f->call->host->loop, &f->timer);
-	f->call->gone = NULL;
-	call_drop(f->call);
+	call_leave(f->call);
 	free(f);
 }
 
@@ -183,8 +182,7 @@ static void follow_begin(struct call *c, int64_t tail)
 	memcpy(f->id, c->sb->id, sizeof(f->id));
 	f->timer.fn = follow_due;
 	f->timer.arg = f;
-	c->gone = follow_end;
-	c->gone_arg = f;
+	call_on_gone(c, follow_end, f);
 	call_sse_begin(c);
 	call_endless(c);
 	fd = open_console(c->host, f->id, &st);
@@ -241,9 +239,7 @@ static void listener_end(void *arg)
 	struct listener *l = arg;
 
 	events_unlisten(&l->in);
-	l->call->gone = NULL;
-	call_on_room(l->call, NULL, NULL);
-	call_drop(l->call);
+	call_leave(l->call);
 	json_decref(l->queue);
 	free(l);
 }
@@ -316,8 +312,7 @@ static void events_of(struct call *c, const char *id)
 	snprintf(l->id, sizeof(l->id), "%s", id ? id : "");
 	l->in.fn = heard;
 	l->in.arg = l;
-	c->gone = listener_end;
-	c->gone_arg = l;
+	call_on_gone(c, listener_end, l);
 	call_sse_begin(c);
 	call_endless(c);
 	call_on_room(c, listener_room, l);

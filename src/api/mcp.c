@@ -38,7 +38,7 @@ static void mcp_free(struct mcp *m)
 
 void mcp_result(struct mcp *m, json_t *text, bool is_error)
 {
-	m->call->gone = NULL;
+	call_on_gone(m->call, NULL, NULL);
 	rpc_result(m->call, m->id,
 	           json_pack("{s:[{s:s, s:o}], s:b}", "content", "type", "text", "text",
 	                     text ? text : json_string("no memory"), "isError", is_error || !text));

@@ -167,8 +167,7 @@ static void command(struct mcp *m)
 		mcp_failed(m, &e);
 		return;
 	}
-	m->call->gone = command_gone;
-	m->call->gone_arg = k;
+	call_on_gone(m->call, command_gone, k);
 }
 
 /* ---- files ---- */
@@ -248,8 +247,7 @@ static bool file_job_begin(struct file_job *f, struct sandbox *sb, uint8_t type,
 		file_job_free(f);
 		return false;
 	}
-	c->gone = file_job_gone;
-	c->gone_arg = f;
+	call_on_gone(c, file_job_gone, f);
 	return true;
 }
 

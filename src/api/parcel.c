@@ -80,7 +80,7 @@ static void read_done(void *arg)
 		http_cut(q); /* the length was said: the client sees that it is not whole */
 	else
 		http_finish(q);
-	s->call->gone = NULL;
+	call_on_gone(s->call, NULL, NULL);
 	call_on_room(s->call, NULL, NULL);
 	sending_end(s);
 }
@@ -126,7 +126,7 @@ static void open_done(void *arg)
 	if (s->r < 0)
 		call_error(c, &s->err);
 	if (s->r < 0 || !c->req) {
-		c->gone = NULL;
+		call_on_gone(c, NULL, NULL);
 		sending_end(s);
 		return;
 	}
@@ -151,8 +151,7 @@ void snapshot_export(struct call *c)
 	}
 	s->call = call_hold(c);
 	s->working = true;
-	c->gone = on_gone;
-	c->gone_arg = s;
+	call_on_gone(c, on_gone, s);
 	if (pool_submit(c->host->pool, open_work, open_done, s) < 0) {
 		s->r = err_set(&s->err, ENOMEM, "no_memory", "no memory");
 		open_done(s);
@@ -204,7 +203,7 @@ static void taking_end(struct taking *t)
 {
 	struct call *c = t->call;
 
-	c->gone = NULL;
+	call_on_gone(c, NULL, NULL);
 	if (t->r == 0)
 		t->r = host_import_end(t->host, &t->snap, &t->err);
 	if (t->r < 0)
@@ -297,7 +296,6 @@ void snapshot_import(struct call *c)
 	memcpy(t->snap.id, t->id, sizeof(t->id));
 	snprintf(t->snap.tenant, sizeof(t->snap.tenant), "%s", c->tenant);
 	t->snap.created_ms = wall_ms();
-	c->gone = taking_gone;
-	c->gone_arg = t;
+	call_on_gone(c, taking_gone, t);
 	http_body_stream(c->req, &ops, t);
 }

@@ -141,8 +141,7 @@ static const char *const tables[] = {"/proc/net/tcp", "/proc/net/tcp6"};
 
 static void looking_free(struct looking *l)
 {
-	l->c->gone = NULL;
-	call_drop(l->c);
+	call_leave(l->c);
 	free(l->text);
 	free(l);
 }
@@ -229,8 +228,7 @@ void ports_list(struct call *c)
 		return;
 	}
 	l->c = call_hold(c);
-	c->gone = looking_gone;
-	c->gone_arg = l;
+	call_on_gone(c, looking_gone, l);
 	look_at_next(l, c->sb);
 }
 

@@ -57,9 +57,7 @@ struct proxy {
 
 static void proxy_free(struct proxy *x)
 {
-	call_on_room(x->c, NULL, NULL);
-	x->c->gone = NULL;
-	call_drop(x->c);
+	call_leave(x->c);
 	free(x->request);
 	free(x->head);
 	free(x);
@@ -506,8 +504,7 @@ static void run(struct call *c, unsigned port, const char *path, bool ours)
 		return;
 	}
 	call_on_room(c, on_room, x);
-	c->gone = on_gone;
-	c->gone_arg = x;
+	call_on_gone(c, on_gone, x);
 	put(x, x->request, n);
 	push(x);
 }

@@ -83,7 +83,7 @@ static void finish(struct race *r, struct racer *winner)
 	json_t *outcomes = json_array(), *j;
 
 	r->over = true;
-	r->call->gone = NULL;
+	call_on_gone(r->call, NULL, NULL);
 	for (size_t i = 0; i < r->n; i++) {
 		struct racer *x = &r->racer[i];
 
@@ -184,7 +184,7 @@ static void forked(void *arg, const struct err *e, struct host_forked *f)
 			if (f->children[i])
 				host_kill(r->host, f->children[i], "nobody waited for it", NULL,
 				          NULL);
-		r->call->gone = NULL;
+		call_on_gone(r->call, NULL, NULL);
 		race_free(r);
 		return;
 	}
@@ -277,7 +277,6 @@ void sandbox_race(struct call *c)
 	r->forking = true;
 	r->timer = (struct loop_timer){.fn = on_time, .arg = r};
 	uuid_new(r->tree);
-	c->gone = on_gone;
-	c->gone_arg = r;
+	call_on_gone(c, on_gone, r);
 	host_fork(c->host, c->sb, r->n, NULL, r->tree, &c->quota, forked, r);
 }

@@ -108,9 +108,7 @@ struct running {
 
 static void running_free(struct running *r)
 {
-	call_on_room(r->c, NULL, NULL);
-	r->c->gone = NULL;
-	call_drop(r->c);
+	call_leave(r->c);
 	free(r->out[0].p);
 	free(r->out[1].p);
 	json_decref(r->results);
@@ -300,8 +298,7 @@ static void run_in(struct call *c, struct sandbox *sb, const struct session *s, 
 		return;
 	}
 	call_on_room(c, run_go, r);
-	c->gone = run_gone;
-	c->gone_arg = r;
+	call_on_gone(c, run_gone, r);
 }
 
 static void run_found(struct call *c, struct sandbox *sb, struct session *list, size_t n)

@@ -168,7 +168,7 @@ static void first_end(void *arg, const struct err *e, int exit, bool timed_out, 
 	struct call *c = n->c;
 	struct sandbox *sb = host_find(c->host, c->tenant, c->param[0]);
 
-	c->gone = NULL;
+	call_on_gone(c, NULL, NULL);
 	if (e)
 		call_error(c, e);
 	else if (sb && n->then && c->req)
@@ -223,8 +223,7 @@ static void creating_end(void *arg, const struct err *e, const struct exec_exit 
 		n->cell = cell_run(c->host, sb, &n->s, first, strlen(first), FIRST_CELL_MS, &ops, n,
 		                   &failed);
 		if (n->cell) {
-			c->gone = creating_gone;
-			c->gone_arg = n;
+			call_on_gone(c, creating_gone, n);
 			return;
 		}
 		call_error(c, &failed);
@@ -328,7 +327,7 @@ static void taken(void *arg, const struct err *e, int exit, bool timed_out, uint
 	struct call *c = n->c;
 	struct sandbox *sb = host_find(c->host, c->tenant, c->param[0]);
 
-	c->gone = NULL;
+	call_on_gone(c, NULL, NULL);
 	if (!sb)
 		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
 	else if (!e && !exit)
@@ -363,8 +362,7 @@ static bool take(struct call *c, struct sandbox *sb, const struct session *s, se
 		return false;
 	}
 	n->c = call_hold(c);
-	c->gone = creating_gone;
-	c->gone_arg = n;
+	call_on_gone(c, creating_gone, n);
 	return true;
 }
 

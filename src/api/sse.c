@@ -63,9 +63,7 @@ void sse_init(struct sse *s, struct call *c, bool base64,
 
 void sse_fini(struct sse *s)
 {
-	call_on_room(s->c, NULL, NULL);
-	s->c->gone = NULL;
-	call_drop(s->c);
+	call_leave(s->c);
 }
 
 void sse_begin(struct sse *s)

@@ -53,8 +53,7 @@ struct term {
 
 static void term_free(struct term *t)
 {
-	t->c->gone = NULL;
-	call_drop(t->c);
+	call_leave(t->c);
 	free(t->rest);
 	free(t);
 }
@@ -175,7 +174,7 @@ static void term_started(void *arg, uint64_t id, unsigned pid)
 		term_free(t);
 		return;
 	}
-	t->c->gone = NULL; /* closed() tells, from here on */
+	call_on_gone(t->c, NULL, NULL); /* closed() tells, from here on */
 }
 
 static void term_data(void *arg, bool err, const void *p, size_t n)
@@ -259,8 +258,7 @@ static void terminal(struct call *c)
 		return;
 	}
 	t->c = call_hold(c);
-	c->gone = term_gone;
-	c->gone_arg = t;
+	call_on_gone(c, term_gone, t);
 }
 
 void terminal_pty(struct call *c)

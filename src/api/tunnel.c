@@ -33,9 +33,7 @@ struct tunnel {
 
 static void tunnel_free(struct tunnel *t)
 {
-	call_on_room(t->c, NULL, NULL);
-	t->c->gone = NULL;
-	call_drop(t->c);
+	call_leave(t->c);
 	free(t);
 }
 
@@ -241,8 +239,7 @@ static void go(struct tunnel *t, const struct err *e)
 		return;
 	}
 	call_on_room(t->c, on_room, t);
-	t->c->gone = on_gone;
-	t->c->gone_arg = t;
+	call_on_gone(t->c, on_gone, t);
 }
 
 void tunnel_port(struct call *c)
