@@ -469,15 +469,9 @@ class SandboxInfo:
         )
 
 
-class Snapshot(str):
-    """A snapshot: its id as a string, with the rest as attributes."""
+class _Id(str):
+    """What is named by its id is that id, as a string, with the rest as attributes."""
 
-    sandbox_id: str
-    name: str
-    template: str
-    size_bytes: int
-    created_at: str
-    expires_at: Optional[str]
     raw: Dict[str, Any]
 
     @property
@@ -486,6 +480,20 @@ class Snapshot(str):
 
     def __str__(self) -> str:
         return str.__str__(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str.__repr__(self)})"
+
+
+class Snapshot(_Id):
+    """A snapshot: its id as a string, with the rest as attributes."""
+
+    sandbox_id: str
+    name: str
+    template: str
+    size_bytes: int
+    created_at: str
+    expires_at: Optional[str]
 
     @classmethod
     def from_json(cls, d: Json) -> "Snapshot":
@@ -499,11 +507,8 @@ class Snapshot(str):
         s.raw = dict(d)
         return s
 
-    def __repr__(self) -> str:
-        return f"Snapshot({str.__repr__(self)})"
 
-
-class Checkpoint(str):
+class Checkpoint(_Id):
     """A checkpoint: its id as a string, with the rest as attributes."""
 
     name: str
@@ -511,14 +516,6 @@ class Checkpoint(str):
     created_at: str
     size_bytes: int
     stop_ms: float
-    raw: Dict[str, Any]
-
-    @property
-    def id(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
-        return str.__str__(self)
 
     @classmethod
     def from_json(cls, d: Json) -> "Checkpoint":
@@ -530,9 +527,6 @@ class Checkpoint(str):
         c.stop_ms = float(d.get("stop_ms") or 0)
         c.raw = dict(d)
         return c
-
-    def __repr__(self) -> str:
-        return f"Checkpoint({str.__repr__(self)})"
 
 
 @dataclass
