@@ -76,6 +76,8 @@ TMPL_TARGETS = {
     "python-data.first_cell_ms_p50": 30,
     "python-data.plot_ms_p50": 400,
     "browser.screenshot_ms_p50": 1500,
+    **{f"{name}.bake_beyond_warm_s": 5 for name in templates.NAMES},
+    "base.first_build_s": 60,
 }
 KVM_TARGETS = {
     "boot_vs_qemu": 0.7,  # of QEMU's microvm with the same kernel and image
