@@ -223,7 +223,7 @@ static int start_some(struct ctx *c, const struct engine_image *image, const cha
 static int verb_boot(struct ctx *c, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
-	int r = engine_image_cold(c->o.memory_mib << 20, c->o.image, c->o.upper, &i, e);
+	int r = engine_image_cold((uint64_t)c->o.memory_mib << 20, c->o.image, c->o.upper, &i, e);
 
 	return r < 0 ? r : start_some(c, &i, NULL, 1, e);
 }
@@ -240,7 +240,7 @@ static int verb_run(struct ctx *c, struct err *e)
 	                         .net_fd = c->o.tap_fd};
 	int r, r2;
 
-	r = engine_image_cold(c->o.memory_mib << 20, c->o.image, c->o.upper, &i, e);
+	r = engine_image_cold((uint64_t)c->o.memory_mib << 20, c->o.image, c->o.upper, &i, e);
 	if (r < 0)
 		return r;
 	machine_new_id(id);

@@ -82,7 +82,7 @@ int machine_exec(struct ctx *c, const char *id, struct err *e)
 	                       .env = (char *const *)c->o.env,
 	                       .cwd = c->o.cwd,
 	                       .user = c->o.user,
-	                       .timeout_ms = c->o.timeout_ms,
+	                       .timeout_ms = c->o.timeout_s * 1000ull,
 	                       .output = on_output,
 	                       .feed_stdin = c->o.stdin_on || c->o.tty,
 	                       .arg = &screen};

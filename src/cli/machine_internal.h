@@ -11,8 +11,7 @@ struct opts {
 	const char *id, *parent, *engine, *kernel, *vmm, *vmlinux, *image, *upper, *run_dir, *store;
 	const char *env[64], *cwd, *user;
 	size_t nenv;
-	uint64_t memory_mib, timeout_ms;
-	unsigned count, cpus, cpu_percent;
+	unsigned memory_mib, timeout_s, count, cpus, cpu_percent;
 	int cpu, tap_fd;
 	bool tty, stdin_on, verify, keep_jail_optional, timing;
 	struct {
