@@ -1,5 +1,5 @@
 /*
- * cli.c - options from a table, help from the same table, and how we say what went wrong
+ * cli/cli.c - options from a table, help from the same table, and how we say what went wrong
  */
 #include <errno.h>
 #include <getopt.h>

@@ -1,5 +1,5 @@
 /*
- * commands.c - the table of subcommands: dispatch, help and completion all read it
+ * cli/commands.c - the table of subcommands: dispatch, help and completion all read it
  */
 #include "cli/commands.h"
 

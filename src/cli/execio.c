@@ -1,5 +1,5 @@
 /*
- * execio.c - a command in a sandbox, with our stdin, stdout and stderr
+ * cli/execio.c - a command in a sandbox, with our stdin, stdout and stderr
  */
 #include "cli/execio.h"
 

@@ -1,5 +1,5 @@
 /*
- * ids.c - which sandbox was meant
+ * cli/ids.c - which sandbox was meant
  */
 #include <ctype.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * show.c - how things look: tables, ages, sizes, and which id was meant
+ * cli/show.c - how things look: tables, ages, sizes, and which id was meant
  */
 #include <stdarg.h>
 #include <stdlib.h>

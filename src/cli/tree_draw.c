@@ -1,5 +1,5 @@
 /*
- * tree_draw.c - the fork tree as text: a list in, lines out
+ * cli/tree_draw.c - the fork tree as text: a list in, lines out
  */
 #include <stdlib.h>
 #include <string.h>

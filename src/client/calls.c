@@ -1,5 +1,5 @@
 /*
- * calls.c - the common calls, typed
+ * client/calls.c - the common calls, typed
  */
 #include <errno.h>
 #include <stdio.h>

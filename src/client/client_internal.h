@@ -1,5 +1,5 @@
 /*
- * client_internal.h - what the files of libpanda share
+ * client/client_internal.h - what the files of libpanda share
  */
 #pragma once
 #include <openssl/types.h>

@@ -1,5 +1,5 @@
 /*
- * error.c - what went wrong, for people and for programs
+ * client/error.c - what went wrong, for people and for programs
  */
 #include <errno.h>
 #include <stdio.h>

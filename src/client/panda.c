@@ -1,5 +1,5 @@
 /*
- * panda.c - the client: calls with JSON, and bodies as they come
+ * client/panda.c - the client: calls with JSON, and bodies as they come
  */
 #include <ctype.h>
 #include <errno.h>

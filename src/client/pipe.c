@@ -1,5 +1,5 @@
 /*
- * pipe.c - a connection through the server into a sandbox: an upgrade, and then bytes
+ * client/pipe.c - a connection through the server into a sandbox: an upgrade, and then bytes
  */
 #include <errno.h>
 #include <stdlib.h>

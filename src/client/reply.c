@@ -1,5 +1,5 @@
 /*
- * reply.c - one request on one connection, and its reply as it comes
+ * client/reply.c - one request on one connection, and its reply as it comes
  */
 #include <errno.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 /*
- * sse.c - bytes in, events out
+ * client/sse.c - bytes in, events out
  * Lines end with LF or CR LF; events with an empty line. What comes after the last empty line is no
  * event: the server was cut in the middle of it.
  */

@@ -1,5 +1,5 @@
 /*
- * stream.c - streams of events, each on a connection of its own
+ * client/stream.c - streams of events, each on a connection of its own
  */
 #include <errno.h>
 #include <stdlib.h>

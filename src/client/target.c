@@ -1,5 +1,5 @@
 /*
- * target.c - where a URL points
+ * client/target.c - where a URL points
  */
 #include <ctype.h>
 #include <errno.h>

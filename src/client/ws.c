@@ -1,5 +1,5 @@
 /*
- * ws.c - the client side of a WebSocket; the handshake is ours, the frames are wslay's
+ * client/ws.c - the client side of a WebSocket; the handshake is ours, the frames are wslay's
  */
 #include <errno.h>
 #include <openssl/evp.h>
