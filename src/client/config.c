@@ -1,5 +1,6 @@
 /*
- * client/config.c - which server, and with which key: what was said, then the environment, then the file
+ * client/config.c - which server, and with which key: what was said, then the environment, then the
+ * file
  */
 #include <errno.h>
 #include <fcntl.h>
