@@ -79,11 +79,41 @@ static struct template *take_same(struct template **old, const struct template *
 	return NULL;
 }
 
+struct drop {
+	struct host *host;
+	char id[SNAPSHOT_ID_MAX + 1];
+};
+
+static void drop_work(void *arg)
+{
+	struct drop *d = arg;
+
+	kept_drop(d->host, d->id, NULL);
+}
+
+static void drop_done(void *arg)
+{
+	free(arg);
+}
+
+/* Should that fail, the next start does it. */
+static void drop_snapshot(struct host *h, const char *id)
+{
+	struct drop *d = id[0] ? calloc(1, sizeof(*d)) : NULL;
+
+	if (!d)
+		return;
+	d->host = h;
+	snprintf(d->id, sizeof(d->id), "%s", id);
+	if (pool_submit(h->pool, drop_work, drop_done, d) < 0)
+		free(d);
+}
+
 int templates_reload(struct templates *ts, struct err *e)
 {
 	char path[PATH_MAX];
 	autoclosedir DIR *d = NULL;
-	struct template *old = ts->list, *list = NULL;
+	struct template *old = ts->list, *list = NULL, *gone = NULL;
 	struct dirent *de;
 
 	snprintf(path, sizeof(path), "%s/templates", ts->host->config.data_dir);
@@ -120,10 +150,20 @@ int templates_reload(struct templates *ts, struct err *e)
 			list = t;
 			ts->stale = true;
 		} else {
-			template_free(t);
+			t->next = gone;
+			gone = t;
 		}
 	}
 	ts->list = list;
+	while (gone) {
+		struct template *t = gone;
+
+		gone = t->next;
+		/* The host's: nobody else drops its bake. What runs has its layers by links. */
+		if (!json_object_get(t->doc, "snapshot") && !templates_own(ts, t->bake))
+			drop_snapshot(ts->host, t->bake);
+		template_free(t);
+	}
 	return 0;
 }
 
@@ -268,36 +308,6 @@ struct template *template_next(struct templates *ts, const char *tenant, struct 
 }
 
 /* --- deleting --------------------------------------------------------------------------------- */
-
-struct drop {
-	struct host *host;
-	char id[SNAPSHOT_ID_MAX + 1];
-};
-
-static void drop_work(void *arg)
-{
-	struct drop *d = arg;
-
-	kept_drop(d->host, d->id, NULL);
-}
-
-static void drop_done(void *arg)
-{
-	free(arg);
-}
-
-/* Should that fail, the next start does it. */
-static void drop_snapshot(struct host *h, const char *id)
-{
-	struct drop *d = id[0] ? calloc(1, sizeof(*d)) : NULL;
-
-	if (!d)
-		return;
-	d->host = h;
-	snprintf(d->id, sizeof(d->id), "%s", id);
-	if (pool_submit(h->pool, drop_work, drop_done, d) < 0)
-		free(d);
-}
 
 /* Tenants may have dots in their names, as templates do: the first one here is ours. */
 static void file_of(const struct host *h, const char *tenant, const char *name, char ret[PATH_MAX])

@@ -2,6 +2,7 @@
 import hashlib
 import json
 import os
+import signal
 import threading
 
 import pytest
@@ -239,3 +240,54 @@ def test_a_new_version_goes_live_at_once(own):
         t.join()
     assert seen <= {"0\n0\n", "1\n1\n", "2\n2\n"}, seen
     assert own.sh(kept, "cat /root/a /root/b")["stdout"] == "0\n0\n"
+
+
+def test_a_new_version_of_the_hosts_goes_live_at_once(own):
+    """What tools/image has made anew: creates get the old one or the new one, what runs keeps its own, and the old bake goes with its layers."""
+    path = own.data / "templates/base.json"
+    plain = json.loads(path.read_text())
+    own.create()
+    (first,) = bakes(own)
+
+    def layers(bake):
+        return set(os.listdir(own.data / "store/snapshots" / bake)) - {"state", "manifest.json"}
+
+    def publish(i):
+        new = path.with_name(".base.new")
+        new.write_text(json.dumps({**plain, "warm": [*plain["warm"], f"head -c 3000000 /dev/urandom >/root/mass; sync; echo {i} >/root/a"]}))
+        new.rename(path)
+        own.process.send_signal(signal.SIGHUP)
+
+    look = "cat /root/a 2>/dev/null; [ ! -e /root/mass ] || wc -c </root/mass"
+    seen, stop = set(), threading.Event()
+
+    def create():
+        while not stop.is_set():
+            id = own.create()
+            seen.add(own.sh(id, look)["stdout"])
+            own.do("DELETE", f"/v1/sandboxes/{id}")
+
+    publish(1)
+    wait_for("the first new one", lambda: own.sh(own.create(), look)["stdout"] == "1\n3000000\n")
+    (second,) = wait_for("the bake of before to go", lambda: bakes(own) if first not in bakes(own) else None)
+    kept, had = own.create(), layers(second)
+    check = own.sh(kept, "sha256sum </root/mass")["stdout"]
+    t = threading.Thread(target=create)
+    t.start()
+    try:
+        wait_for("somebody to create", lambda: seen)
+        publish(2)
+        wait_for("the last one to be seen", lambda: "2\n3000000\n" in seen)
+    finally:
+        stop.set()
+        t.join()
+    assert seen == {"1\n3000000\n", "2\n3000000\n"}, seen
+    wait_for("the old bake to go", lambda: len(bakes(own)) == 1 and second not in bakes(own))
+    (third,) = bakes(own)
+    mine = had - layers(third)
+    assert mine
+    wait_for("its layers to go", lambda: not mine & set(os.listdir(own.data / "store/layers")))
+    # but for those who run with them: they are read, and forked
+    child = own.do("POST", f"/v1/sandboxes/{kept}/fork", {}, expect=201)["children"][0]
+    for id in kept, child:
+        assert own.sh(id, "cat /root/a; sha256sum </root/mass")["stdout"] == "1\n" + check
