@@ -138,6 +138,7 @@ static void build_free(struct build *b)
 		json_decref(b->stages[i].said);
 	}
 	json_decref(b->doc);
+	json_decref(b->globals);
 	closep(&b->log);
 	closep(&b->wake);
 	free(b);
@@ -275,6 +276,7 @@ static void end_build(struct build *b)
 		b->stages[i] = (struct build_stage){.needed = false};
 	}
 	json_decref(take_ptr(b->doc));
+	json_decref(take_ptr(b->globals));
 	closep(&b->log);
 	closep(&b->wake);
 	b->log = b->wake = -1;
@@ -457,6 +459,8 @@ static int check(struct build *b, struct err *e)
 		r = template_may_put(h->templates, o->info.tenant, o->info.name, o->replace, e);
 	if (r == 0)
 		r = dockerfile_parse(o->dockerfile, o->dockerfile_len, &b->file, e);
+	if (r == 0)
+		r = build_globals(b, e);
 	if (r < 0)
 		return r;
 	mark_needed(b, b->file->nstages - 1);

@@ -17,16 +17,53 @@ size_t build_root_of(const struct dockerfile *f)
 	return i;
 }
 
-static const char *global_arg(void *arg, const char *name)
+const char *build_global(void *arg, const char *name)
 {
-	struct build *b = arg;
-	const char *v = json_string_value(json_object_get(b->order->args, name));
+	static const struct {
+		const char *name, *value;
+	} usual[] = {{"TARGETPLATFORM", "linux/amd64"},
+	             {"TARGETOS", "linux"},
+	             {"TARGETARCH", "amd64"},
+	             {"TARGETVARIANT", ""},
+	             {"BUILDPLATFORM", "linux/amd64"},
+	             {"BUILDOS", "linux"},
+	             {"BUILDARCH", "amd64"},
+	             {"BUILDVARIANT", ""}};
+	const struct build *b = arg;
+	const char *v = json_string_value(json_object_get(b->globals, name));
 
-	for (size_t i = 0; !v && i < b->file->nglobals; i++)
-		for (size_t k = 0; !v && k < b->file->globals[i].nwords; k += 2)
-			if (!strcmp(b->file->globals[i].words[k], name))
-				v = b->file->globals[i].words[k + 1];
+	for (size_t i = 0; !v && i < ARRAY_LEN(usual); i++)
+		if (!strcmp(usual[i].name, name))
+			v = usual[i].value;
 	return v;
+}
+
+int build_globals(struct build *b, struct err *e)
+{
+	b->globals = json_object();
+	for (size_t i = 0; i < b->file->nglobals; i++) {
+		const struct docker_step *s = &b->file->globals[i];
+
+		for (size_t k = 0; k < s->nwords; k += 2) {
+			const char *given =
+			    json_string_value(json_object_get(b->order->args, s->words[k]));
+			autofree char *value = NULL;
+			int r = 0;
+
+			if (!given && s->words[k + 1])
+				r = dockerfile_expand(s->words[k + 1], b->file->escape, true,
+				                      s->line, build_global, b, &value, e);
+			if (r < 0)
+				return r;
+			if ((given || value) &&
+			    json_object_set_new(b->globals, s->words[k],
+			                        json_string(given ? given : value)) < 0)
+				return err_set(e, EINVAL, "bad_request",
+				               "Dockerfile:%u: the value of %.60s is not UTF-8",
+				               s->line, s->words[k]);
+		}
+	}
+	return 0;
 }
 
 static int where(struct build *b, const struct docker_stage *s, struct err *e)
@@ -98,8 +135,8 @@ struct template *build_base_of(struct build *b, size_t index, char **ret_name, s
 	struct template *t = NULL;
 	int r;
 
-	if (dockerfile_expand(s->base, b->file->escape, true, s->line, global_arg, b, ret_name, e) <
-	    0)
+	if (dockerfile_expand(s->base, b->file->escape, true, s->line, build_global, b, ret_name,
+	                      e) < 0)
 		return NULL;
 	file = as_file(*ret_name);
 	to->root = BUILD_ROOT_TEMPLATE;

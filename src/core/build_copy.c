@@ -26,7 +26,8 @@ extern const size_t panda_tool_len;
 #define XATTRS "--xattrs", "--xattrs-include=user.*", "--xattrs-include=security.capability"
 
 enum {
-	IGNORE_MAX = 64 << 10, /* a .dockerignore */
+	IGNORE_MAX = 64 << 10,   /* a .dockerignore */
+	MATCHES_MAX = 256 << 10, /* bytes of what a pattern of COPY --from stands for */
 };
 
 struct copy {
@@ -36,9 +37,25 @@ struct copy {
 	bool into;    /* dest is a directory */
 	mode_t mode;  /* 0: as the file is */
 	char *owner;  /* or NULL */
-	int listed;   /* memfd of what was written, for chown; -1: none asked for */
+	int listed;   /* what was made, for chown: paths, each with a NUL; -1: none asked for */
 	size_t files; /* written */
+	char known[PATH_MAX]; /* a directory that is there */
+	char last[PATH_MAX];  /* the file written last */
 };
+
+/* A file without a name, which goes with whoever has it. */
+static int open_spool(struct stage *st)
+{
+	int fd = openat(st->b->order->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+	if (fd < 0 && errno == EOPNOTSUPP) { /* not every file system has those */
+		fd = openat(st->b->order->dir, "spool", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC,
+		            0600);
+		unlinkat(st->b->order->dir, "spool", 0);
+	}
+	return fd < 0 ? err_set(st->e, errno, "disk_full", "no room to copy: %s", strerror(errno))
+	              : fd;
+}
 
 /* Where to: absolute, without a slash at its end. */
 static int destination(struct copy *c, const char *word, bool many)
@@ -46,7 +63,7 @@ static int destination(struct copy *c, const char *word, bool many)
 	struct stage *st = c->st;
 	struct wire_file f;
 	size_t n = strlen(word);
-	bool dir = many || !n || word[n - 1] == '/' || !strcmp(word, ".") ||
+	bool dir = many || c->step->parents || !n || word[n - 1] == '/' || !strcmp(word, ".") ||
 	           (n > 1 && !strcmp(word + n - 2, "/."));
 	int k = word[0] == '/' ? snprintf(c->dest, sizeof(c->dest), "%s", word)
 	                       : snprintf(c->dest, sizeof(c->dest), "%s/%s",
@@ -64,17 +81,43 @@ static int destination(struct copy *c, const char *word, bool many)
 	return 0;
 }
 
-static int note(struct copy *c, const char *path)
+static int list(struct copy *c, const char *path)
 {
-	c->files++;
-	return c->listed < 0 ? 0 : io_write_full(c->listed, path, strlen(path) + 1);
+	if (c->listed < 0 || io_write_full(c->listed, path, strlen(path) + 1) == 0)
+		return 0;
+	return err_set(c->st->e, EIO, "disk_full", "no room to copy");
+}
+
+/* The directory is there, and what is new of it and above it is listed. */
+static int make_directory(struct copy *c, const char *path)
+{
+	struct stage *st = c->st;
+	char up[PATH_MAX];
+	struct wire_file f;
+	int r;
+
+	if (c->listed < 0 || !strcmp(path, "") || !strcmp(path, c->known))
+		return 0; /* whoever writes into it makes it */
+	build_short(st->b, st->guest);
+	if (guest_stat(st->guest, path, true, &f, NULL) < 0) {
+		snprintf(up, sizeof(up), "%.*s", (int)(strrchr(path, '/') - path), path);
+		r = make_directory(c, up);
+		if (r == 0)
+			r = guest_mkdir(st->guest, path, 0755, false, st->e);
+		if (r == 0)
+			r = list(c, path);
+		if (r < 0)
+			return r;
+	}
+	snprintf(c->known, sizeof(c->known), "%s", path);
+	return 0;
 }
 
 /* Writes one file below dest (or as dest, when rel is NULL). */
 static int put_file(struct copy *c, const char *rel, int fd, mode_t mode)
 {
 	struct stage *st = c->st;
-	char path[PATH_MAX];
+	char path[PATH_MAX], up[PATH_MAX];
 	int n =
 	    rel ? snprintf(path, sizeof(path), "%s/%s", strcmp(c->dest, "/") ? c->dest : "", rel)
 		: snprintf(path, sizeof(path), "%s", c->dest);
@@ -84,14 +127,19 @@ static int put_file(struct copy *c, const char *rel, int fd, mode_t mode)
 		return build_bad(st, c->step, "a path is too long");
 	if (lseek(fd, 0, SEEK_SET) < 0)
 		return err_set(st->e, errno, "internal", "cannot read the context");
-	build_short(st->b, st->guest);
+	snprintf(up, sizeof(up), "%.*s", (int)(strrchr(path, '/') - path), path);
 	r = build_stopped(st->b, st->e);
+	if (r == 0)
+		r = make_directory(c, up);
+	build_short(st->b, st->guest);
 	if (r == 0)
 		r = guest_write_from_fd(st->guest, path, fd, WIRE_WRITE_PARENTS,
 		                        c->mode ? c->mode : mode, st->e);
 	if (build_why(st->b, r, st->e) < 0)
 		return err_prefix(st->e, "Dockerfile:%u", c->step->line);
-	return note(c, path) < 0 ? err_set(st->e, ENOMEM, "no_memory", "no memory") : 0;
+	c->files++;
+	memcpy(c->last, path, sizeof(path));
+	return list(c, path);
 }
 
 /* Does this file belong to the source? Then what it is called below it. */
@@ -139,10 +187,11 @@ int build_source(struct stage *st, const struct docker_step *step, char *s)
 	return 0;
 }
 
-static const char *untar_flag(const char *path)
+static char *untar_flag(const char *path)
 {
 	static const struct {
-		const char *end, *flag;
+		const char *end;
+		char *flag;
 	} known[] = {{".tar", "-xf"},     {".tar.gz", "-xzf"},  {".tgz", "-xzf"},
 	             {".tar.xz", "-xJf"}, {".tar.bz2", "-xjf"}, {".tbz2", "-xjf"}};
 	size_t n = strlen(path);
@@ -167,20 +216,64 @@ static int tool(struct copy *c, struct guest *g, char *const *argv, int in, int 
 	return r < 0 ? r : build_tool(c->st, c->step, g, argv, in, out);
 }
 
-static int unpack(struct copy *c, int fd, const char *flag)
+/* What tar -v said it has made, below dest. Of dest itself make_directory() has taken care. */
+static int list_unpacked(struct copy *c, int names)
 {
-	char *argv[] = {TOOL, "at", c->dest, "tar", (char *)flag, "-", NULL};
-	int r;
+	autofclose FILE *in = fdopen(dup(names), "r");
+	autofclose FILE *out = fdopen(dup(c->listed), "a");
+	bool first = true;
+	int ch;
 
-	build_short(c->st->b, c->st->guest);
-	r = guest_mkdir(c->st->guest, c->dest, 0755, true, c->st->e);
+	if (!in || !out)
+		return -ENOMEM;
+	rewind(in);
+	if (fgetc(in) != '.' || fgetc(in) != '/' || fgetc(in) != '\n')
+		rewind(in);
+	for (; (ch = fgetc(in)) != EOF; first = ch == '\n') {
+		if (first)
+			fprintf(out, "%s/", strcmp(c->dest, "/") ? c->dest : "");
+		fputc(ch == '\n' ? 0 : ch, out);
+	}
+	return ferror(in) || fflush(out) != 0 ? -EIO : 0;
+}
+
+/* Existing directories stay as they are: "/" does not become what some directory was. */
+static int unpack(struct copy *c, int fd, char *flag)
+{
+	struct stage *st = c->st;
+	char *quiet[] = {TOOL, "at", c->dest, "tar", XATTRS, "--no-overwrite-dir", flag, "-", NULL};
+	char *said[] = {TOOL,    "at",
+	                c->dest, "tar",
+	                XATTRS,  "--no-overwrite-dir",
+	                "-v",    "--quoting-style=literal",
+	                flag,    "-",
+	                NULL};
+	autoclose int names = -1;
+	int r = make_directory(c, c->dest);
+
+	build_short(st->b, st->guest);
+	if (r == 0)
+		r = guest_mkdir(st->guest, c->dest, 0755, true, st->e);
 	if (r == 0 && lseek(fd, 0, SEEK_SET) < 0)
-		r = err_set(c->st->e, errno, "internal", "cannot read the context");
+		r = err_set(st->e, errno, "internal", "cannot read what is to be copied");
+	if (r == 0 && c->listed >= 0) {
+		names = open_spool(st);
+		r = names < 0 ? names : 0;
+	}
 	if (r == 0)
-		r = tool(c, c->st->guest, argv, fd, -1);
-	if (r == 0)
-		r = note(c, c->dest);
+		r = tool(c, st->guest, c->listed < 0 ? quiet : said, fd, names);
+	if (r == 0 && c->listed >= 0 && list_unpacked(c, names) < 0)
+		r = err_set(st->e, EIO, "disk_full", "no room to copy");
+	c->files++;
 	return r;
+}
+
+static int several(struct copy *c, const char *source)
+{
+	return build_bad(c->st, c->step,
+	                 "'%.60s' are several files: a destination that ends with '/' is a "
+	                 "directory for them",
+	                 source);
 }
 
 static int from_context(struct copy *c, char *source)
@@ -192,8 +285,8 @@ static int from_context(struct copy *c, char *source)
 
 	for (size_t i = 0; r == 0 && i < o->nfiles; i++) {
 		bool whole;
-		const char *rel = build_below(source, o->files[i].path, &whole), *flag;
-		char name[32];
+		const char *rel = build_below(source, o->files[i].path, &whole);
+		char name[32], *flag;
 		autoclose int fd = -1;
 
 		if (!rel || o->files[i].left_out)
@@ -203,6 +296,10 @@ static int from_context(struct copy *c, char *source)
 		if (fd < 0)
 			return err_set(st->e, errno, "internal", "the context is gone");
 		flag = c->step->op == DOCKER_ADD && whole ? untar_flag(o->files[i].path) : NULL;
+		if (c->step->parents)
+			rel = o->files[i].path;
+		if (whole && !flag && !c->into && c->files > before)
+			return several(c, source);
 		r = flag ? unpack(c, fd, flag)
 		         : put_file(c, whole && !c->into ? NULL : rel, fd,
 		                    o->files[i].program ? 0755 : 0644);
@@ -213,45 +310,89 @@ static int from_context(struct copy *c, char *source)
 	return r;
 }
 
-/* From what another stage has come to, or from an image. */
-static int from_stage(struct copy *c, const char *source, struct guest *g)
+static int give_to(struct copy *c, char *owner)
+{
+	char *argv[] = {TOOL, "chown", owner, NULL};
+
+	if (lseek(c->listed, 0, SEEK_SET) < 0)
+		return err_set(c->st->e, errno, "internal", "cannot read what was copied");
+	return tool(c, c->st->guest, argv, c->listed, -1);
+}
+
+/* One file or directory of another stage, or of an image. */
+static int from_path(struct copy *c, char *path, struct guest *g)
 {
 	struct stage *st = c->st;
-	char path[PATH_MAX], to_dir[PATH_MAX];
-	autoclose int spool = openat(st->b->order->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	autoclose int spool = open_spool(st);
 	struct wire_file f;
-	const char *base;
+	char owner[32];
 	int r;
 
-	if (spool < 0 && errno == EOPNOTSUPP) /* not every file system has files without names */
-		spool = openat(st->b->order->dir, "spool", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC,
-		               0600);
 	if (spool < 0)
-		return err_set(st->e, errno, "disk_full", "no room to copy: %s", strerror(errno));
-	snprintf(path, sizeof(path), "%s%s", *source == '/' ? "" : "/", source);
-	build_short(c->st->b, g);
+		return spool;
+	build_short(st->b, g);
 	if (guest_stat(g, path, true, &f, NULL) < 0)
-		return build_bad(st, c->step, "there is no '%.80s' in there%s", path,
-		                 strpbrk(path, "*?[") ? " (patterns do not work with --from)" : "");
+		return build_bad(st, c->step, "there is no '%.80s' in there", path);
 	if (S_ISDIR(f.mode)) {
 		char *pack[] = {TOOL,  "at", path,          "tar", XATTRS, "--one-file-system",
 		                "-cf", "-",  "--sort=name", ".",   NULL};
-		char *open[] = {TOOL, "at", to_dir, "tar", XATTRS, "-xf", "-", NULL};
 
-		snprintf(to_dir, sizeof(to_dir), "%s", c->dest);
 		r = tool(c, g, pack, -1, spool);
-		build_short(st->b, st->guest);
-		if (r == 0)
-			r = guest_mkdir(st->guest, to_dir, 0755, true, st->e);
-		if (r == 0 && lseek(spool, 0, SEEK_SET) < 0)
-			r = err_set(st->e, errno, "internal", "cannot read the copy");
-		if (r == 0)
-			r = tool(c, st->guest, open, spool, -1);
-		return r < 0 ? r : note(c, to_dir);
+		return r < 0 ? r : unpack(c, spool, "-xf");
 	}
 	r = guest_read_to_fd(g, path, spool, BUILD_SPOOL_MAX, st->e);
-	base = strrchr(path, '/') + 1;
-	return r < 0 ? r : put_file(c, c->into ? base : NULL, spool, f.mode & 07777);
+	if (r == 0)
+		r = put_file(c, c->into ? strrchr(path, '/') + 1 : NULL, spool, f.mode & 07777);
+	if (r < 0 || c->owner || !(f.uid || f.gid))
+		return r;
+	/* it stays whose it was */
+	c->listed = open_spool(st);
+	snprintf(owner, sizeof(owner), "%u:%u", f.uid, f.gid);
+	r = c->listed < 0 ? c->listed : list(c, c->last);
+	if (r == 0)
+		r = give_to(c, owner);
+	closep(&c->listed);
+	c->listed = -1;
+	return r;
+}
+
+/* A path in there, or a pattern. */
+static int from_stage(struct copy *c, const char *source, struct guest *g)
+{
+	struct stage *st = c->st;
+	char pattern[PATH_MAX], *argv[] = {TOOL, "glob", pattern, NULL};
+	autofree char *found = NULL;
+	autoclose int names = -1;
+	size_t before = c->files;
+	ssize_t n;
+	int r = 0;
+
+	if (snprintf(pattern, sizeof(pattern), "%s%s", *source == '/' ? "" : "/", source) >=
+	    PATH_MAX)
+		return build_bad(st, c->step, "a path is too long");
+	if (!strpbrk(pattern, "*?["))
+		return from_path(c, pattern, g);
+	names = open_spool(st);
+	found = malloc(MATCHES_MAX + 1);
+	if (names < 0 || !found)
+		return names < 0 ? names : err_set(st->e, ENOMEM, "no_memory", "no memory");
+	r = tool(c, g, argv, -1, names);
+	if (r < 0)
+		return r;
+	n = pread(names, found, MATCHES_MAX + 1, 0);
+	if (n < 0 || n > MATCHES_MAX)
+		return build_bad(st, c->step, "'%.80s' matches too many files", pattern);
+	found[n] = 0;
+	for (char *p = found; r == 0 && p < found + n; p += strlen(p) + 1) {
+		if (strlen(p) >= PATH_MAX || *p != '/')
+			return build_bad(st, c->step, "'%.80s' matches nonsense", pattern);
+		if (c->files > before && !c->into)
+			return several(c, pattern);
+		r = from_path(c, p, g);
+	}
+	if (r == 0 && c->files == before)
+		return build_bad(st, c->step, "nothing in there matches '%.80s'", pattern);
+	return r;
 }
 
 static int from_heredoc(struct copy *c, const struct docker_heredoc *h)
@@ -268,17 +409,6 @@ static int from_heredoc(struct copy *c, const struct docker_heredoc *h)
 	    (fd < 0 || io_write_full(fd, text ? text : h->text, strlen(text ? text : h->text)) < 0))
 		r = err_set(st->e, ENOMEM, "no_memory", "no memory");
 	return r < 0 ? r : put_file(c, c->into ? h->name : NULL, fd, 0644);
-}
-
-static int give_to(struct copy *c)
-{
-	char *argv[] = {TOOL, "chown", c->owner, NULL};
-
-	if (!c->files || c->listed < 0)
-		return 0;
-	if (lseek(c->listed, 0, SEEK_SET) < 0)
-		return -errno;
-	return tool(c, c->st->guest, argv, c->listed, -1);
 }
 
 static int copy_all(struct copy *c, char **words, size_t n)
@@ -331,16 +461,15 @@ int build_copy(struct stage *st, const struct docker_step *step)
 			r = build_bad(st, step, "--chmod takes a number such as 755");
 	}
 	if (r == 0 && c.owner) {
-		c.listed = memfd_create("chown", MFD_CLOEXEC);
-		if (c.listed < 0)
-			r = err_set(st->e, errno, "no_memory", "no memory");
+		c.listed = open_spool(st);
+		r = c.listed < 0 ? c.listed : 0;
 	}
 	if (r == 0)
 		r = destination(&c, words[n], n > 1);
 	if (r == 0)
 		r = copy_all(&c, words, n);
-	if (r == 0)
-		r = give_to(&c);
+	if (r == 0 && c.owner)
+		r = give_to(&c, c.owner);
 	closep(&c.listed);
 	free(c.owner);
 	return r;

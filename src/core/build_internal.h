@@ -41,6 +41,7 @@ struct build {
 	/* from here on only while it is not over */
 	struct build_order *order;
 	struct dockerfile *file;
+	json_t *globals; /* what the ARGs above the first FROM come to */
 	struct build_stage stages[DOCKERFILE_STAGES_MAX];
 	json_t *doc; /* of the template to be */
 	char bake[SNAPSHOT_ID_MAX + 1], old[SNAPSHOT_ID_MAX + 1];
@@ -71,6 +72,10 @@ int builds_too_many(const struct builds *bs, const char *tenant, struct err *e);
 /* All files of a build, or but for its record and its log. */
 void build_clean_dir(int builds, const char *id, bool all);
 
+/* b->globals, with what the order says. Kind bad_request. */
+int build_globals(struct build *b, struct err *e);
+/* What stages may take over with "ARG NAME"; NULL: nothing. */
+const char *build_global(void *build, const char *name);
 /* The stage that begins with the template which the last one comes from. */
 size_t build_root_of(const struct dockerfile *f);
 /*

@@ -15,6 +15,7 @@
 #include "core/kept.h"
 #include "layers/digest.h"
 
+#define SCRIPT     "/run/panda-script"
 #define PATH_USUAL "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 enum {
@@ -51,6 +52,11 @@ int build_expand(struct stage *st, const struct docker_step *step, const char *w
 	                         ret, st->e);
 }
 
+static bool some(const json_t *list)
+{
+	return json_array_size(list) > 0;
+}
+
 /* As the stage begins: with what its template, its image or the stage before has said. */
 static void stage_reset(struct stage *st)
 {
@@ -58,16 +64,17 @@ static void stage_reset(struct stage *st)
 	const json_t *start = json_object_get(doc, "start");
 	const char *dir = json_string_value(json_object_get(doc, "workdir"));
 	const char *user = json_string_value(json_object_get(doc, "user"));
-	json_t *env = json_object_get(doc, "env");
+	json_t *env = json_object_get(doc, "env"), *shell = json_object_get(doc, "shell");
 
 	json_decref(st->env);
 	json_decref(st->args);
-	json_decref(take_ptr(st->shell));
+	json_decref(st->shell);
 	json_decref(st->entrypoint);
 	json_decref(st->cmd);
 	json_decref(st->ready);
 	st->env = json_is_object(env) ? json_copy(env) : json_object();
 	st->args = json_object();
+	st->shell = some(shell) ? json_incref(shell) : json_pack("[s, s]", "/bin/sh", "-c");
 	st->entrypoint = json_incref(json_object_get(start, "entrypoint"));
 	st->cmd = json_incref(json_object_get(start, "cmd"));
 	st->ready = json_incref(json_object_get(start, "ready"));
@@ -112,6 +119,14 @@ static char **env_list(struct stage *st)
 	return list;
 }
 
+/* A script goes into the guest as a file: its first line says what runs it. */
+static int put_script(struct stage *st, const char *text)
+{
+	build_short(st->b, st->guest);
+	return guest_write_file(st->guest, SCRIPT, text, strlen(text), WIRE_WRITE_PARENTS, 0755,
+	                        st->e);
+}
+
 /* The guest knows users by name or number, and a group by number only. */
 static void user_of(const struct stage *st, char ret[256])
 {
@@ -139,20 +154,23 @@ static int run(struct stage *st, const struct docker_step *step)
 
 	if (!env)
 		return err_set(st->e, ENOMEM, "no_memory", "no memory");
-	if (step->exec) {
+	if (step->script) {
+		r = put_script(st, step->words[0]);
+		if (r < 0)
+			return err_prefix(st->e, "Dockerfile:%u: RUN", step->line);
+		argv[n++] = SCRIPT;
+	} else if (step->exec) {
 		for (; n < step->nwords; n++)
 			argv[n] = step->words[n];
 	} else {
 		json_array_foreach(st->shell, n, v) argv[n] = (char *)json_string_value(v);
-		if (n == 0) {
-			argv[n++] = "/bin/sh";
-			argv[n++] = "-c";
-		}
 		argv[n++] = step->words[0];
 	}
 	argv[n] = NULL;
 	user_of(st, user);
 	r = build_command(st->b, &c, &end, st->e);
+	if (step->script)
+		(void)guest_remove(st->guest, SCRIPT, false, NULL);
 	if (r < 0)
 		return err_prefix(st->e, "Dockerfile:%u: RUN", step->line);
 	if (end.signaled)
@@ -169,45 +187,43 @@ static bool acts(const struct docker_step *s)
 	return s->op == DOCKER_RUN || s->op == DOCKER_COPY || s->op == DOCKER_ADD;
 }
 
-static json_t *list_of(const struct docker_step *s)
+/* A command as it is run: in its shell form, by the shell. */
+static json_t *list_of(const struct stage *st, const struct docker_step *s)
 {
-	json_t *l;
+	json_t *l = json_array();
 
 	if (!s->exec && s->nwords)
-		return json_pack("[s, s, s]", "/bin/sh", "-c", s->words[0]);
-	l = json_array();
+		json_array_extend(l, st->shell);
 	for (size_t i = 0; i < s->nwords; i++)
 		json_array_append_new(l, json_string(s->words[i]));
 	return l;
 }
 
+/* Those of one instruction do not see each other: "ENV A=1 B=$A" takes A from above. */
 static int set_variables(struct stage *st, const struct docker_step *step)
 {
+	bool arg = step->op == DOCKER_ARG;
+	AUTO(json_decrefp) json_t *set = json_object();
 	int r = 0;
 
 	for (size_t i = 0; r == 0 && i < step->nwords; i += 2) {
-		const char *name = step->words[i], *given;
+		const char *name = step->words[i], *given = NULL;
 		autofree char *value = NULL;
 
-		given = step->op == DOCKER_ARG
-		            ? json_string_value(json_object_get(st->b->order->args, name))
-		            : NULL;
+		if (arg)
+			given = json_string_value(json_object_get(st->b->order->args, name));
 		if (!given && step->words[i + 1])
 			r = build_expand(st, step, step->words[i + 1], &value);
-		for (size_t g = 0; step->op == DOCKER_ARG && !given && !step->words[i + 1] &&
-		                   g < st->b->file->nglobals;
-		     g++) /* ARG NAME: as above the first FROM */
-			for (size_t k = 0; k < st->b->file->globals[g].nwords; k += 2)
-				if (!strcmp(st->b->file->globals[g].words[k], name))
-					given = st->b->file->globals[g].words[k + 1];
-		if (r == 0 && (given || value)) {
-			if (json_object_size(st->env) + json_object_size(st->args) > ENV_MAX)
-				return build_bad(st, step, "more than %d variables", ENV_MAX);
-			if (json_object_set_new(step->op == DOCKER_ENV ? st->env : st->args, name,
-			                        json_string(given ? given : value)) < 0)
-				return build_bad(st, step, "the value of %.60s is not UTF-8", name);
-		}
+		else if (!given)
+			given = build_global(st->b, name);
+		if (r == 0 && (given || value) &&
+		    json_object_set_new(set, name, json_string(given ? given : value)) < 0)
+			return build_bad(st, step, "the value of %.60s is not UTF-8", name);
 	}
+	if (r == 0 && json_object_update(arg ? st->args : st->env, set) < 0)
+		return err_set(st->e, ENOMEM, "no_memory", "no memory");
+	if (json_object_size(st->env) + json_object_size(st->args) > ENV_MAX)
+		return build_bad(st, step, "more than %d variables", ENV_MAX);
 	return r;
 }
 
@@ -249,22 +265,22 @@ static int apply(struct stage *st, const struct docker_step *step)
 		return r;
 	case DOCKER_SHELL:
 		json_decref(st->shell);
-		st->shell = list_of(step);
+		st->shell = list_of(st, step);
 		return 0;
 	case DOCKER_ENTRYPOINT:
 		json_decref(st->entrypoint);
-		st->entrypoint = list_of(step);
+		st->entrypoint = list_of(st, step);
 		if (!st->cmd_own) /* that of the base belongs to its entry point */
 			json_decref(take_ptr(st->cmd));
 		return 0;
 	case DOCKER_CMD:
 		json_decref(st->cmd);
-		st->cmd = list_of(step);
+		st->cmd = list_of(st, step);
 		st->cmd_own = true;
 		return 0;
 	case DOCKER_HEALTHCHECK:
 		json_decref(st->ready);
-		st->ready = list_of(step);
+		st->ready = list_of(st, step);
 		return 0;
 	default:
 		return 0;
@@ -336,11 +352,6 @@ static int build_stage(struct stage *st, size_t index, size_t *step_no, size_t s
 	return r;
 }
 
-static bool some(const json_t *list)
-{
-	return json_array_size(list) > 0;
-}
-
 /* What the stage says of machines that are made from it. */
 static json_t *said_by(const struct stage *st)
 {
@@ -353,6 +364,7 @@ static json_t *said_by(const struct stage *st)
 	r |= json_object_set_new(said, "workdir", json_string(st->workdir));
 	user_of(st, user);
 	r |= json_object_set_new(said, "user", json_string(user));
+	r |= json_object_set(said, "shell", st->shell);
 	if (some(st->entrypoint))
 		r |= json_object_set(start, "entrypoint", st->entrypoint);
 	if (some(st->cmd))

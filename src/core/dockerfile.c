@@ -63,7 +63,7 @@ static bool one_of(const char *key, const char *const *list)
 static int flags(struct reader *r, struct docker_step *s, const char *instruction,
                  const char **rest)
 {
-	static const char *const copied[] = {"link", "parents", NULL};
+	static const char *const copied[] = {"link", NULL};
 	static const char *const mounts[] = {"network", "security", NULL};
 	bool copies = s->op == DOCKER_COPY || s->op == DOCKER_ADD;
 	const char *p = docker_skip(*rest);
@@ -83,6 +83,8 @@ static int flags(struct reader *r, struct docker_step *s, const char *instructio
 			s->chown = value;
 		} else if (copies && value && !strcmp(word, "chmod")) {
 			s->chmod = value;
+		} else if (s->op == DOCKER_COPY && !strcmp(word, "parents")) {
+			s->parents = !value || !strcasecmp(value, "true");
 		} else if (s->op == DOCKER_COPY && value && !strcmp(word, "from")) {
 			s->from = stage_called(r->d, value, r->d->nstages - 1);
 			if (s->from < 0)
@@ -99,6 +101,8 @@ static int flags(struct reader *r, struct docker_step *s, const char *instructio
 		}
 		p = docker_skip(p + n);
 	}
+	if (s->parents && s->from >= 0)
+		return docker_bad(r, "COPY --parents does not work with --from here");
 	*rest = p;
 	return 0;
 }
@@ -152,8 +156,10 @@ static int run_words(struct reader *r, struct docker_step *s, const char *rest)
 	j = docker_heredocs(r, s, rest);
 	if (j < 0)
 		return j;
-	if (s->nheredocs == 1 && docker_heredoc_at(rest, &tabs, &quoted, &name, &k) == len)
+	if (s->nheredocs == 1 && docker_heredoc_at(rest, &tabs, &quoted, &name, &k) == len) {
+		s->script = !strncmp(s->heredocs[0].text, "#!", 2);
 		return docker_add_word(r, s, s->heredocs[0].text, strlen(s->heredocs[0].text));
+	}
 	for (size_t i = 0; i < s->nheredocs; i++)
 		n += strlen(s->heredocs[i].text) + strlen(s->heredocs[i].name) + 2;
 	all = malloc(n + 1);
@@ -171,10 +177,20 @@ static int run_words(struct reader *r, struct docker_step *s, const char *rest)
 /* HEALTHCHECK [OPTIONS] CMD command, or NONE. How often and how long is our business. */
 static int check_words(struct reader *r, struct docker_step *s, const char *rest)
 {
+	static const char *const known[] = {"interval",       "timeout", "start-period",
+	                                    "start-interval", "retries", NULL};
+	char option[32];
 	int k;
 
-	while (!strncmp(rest, "--", 2))
-		rest = docker_skip(rest + strcspn(rest, " \t"));
+	while (!strncmp(rest, "--", 2)) {
+		size_t n = strcspn(rest, " \t"), name = strcspn(rest + 2, "= \t");
+
+		snprintf(option, sizeof(option), "%.*s", (int)MIN(name, 31u), rest + 2);
+		if (!one_of(option, known) || name + 3 >= n)
+			return docker_bad(r, "HEALTHCHECK does not know the option %.*s",
+			                  (int)MIN(n, 60u), rest);
+		rest = docker_skip(rest + n);
+	}
 	if (!strcasecmp(rest, "NONE"))
 		return 0;
 	if (strncasecmp(rest, "CMD", 3) != 0 || !isspace((unsigned char)rest[3]))
@@ -184,6 +200,30 @@ static int check_words(struct reader *r, struct docker_step *s, const char *rest
 	if (k == 0 && *rest)
 		k = docker_add_word(r, s, rest, strlen(rest));
 	return k < 0 ? k : s->nwords ? 0 : docker_bad(r, "HEALTHCHECK CMD needs a command");
+}
+
+/* Those that mean nothing here are wrong where they are wrong elsewhere. */
+static int noted(struct reader *r, const char *instruction, const char *rest)
+{
+	struct docker_step words = {0};
+	int k;
+
+	if (!*rest)
+		return docker_bad(r, "%s needs a value", instruction);
+	if (strcmp(instruction, "EXPOSE") != 0)
+		return 0;
+	k = docker_split(r, &words, rest);
+	for (size_t i = 0; k == 0 && i < words.nwords; i++) {
+		const char *w = words.words[i];
+		size_t n = strspn(w, "0123456789-");
+
+		if (!strchr(w, '$') &&
+		    (n == 0 || (w[n] && strcasecmp(w + n, "/tcp") != 0 &&
+		                strcasecmp(w + n, "/udp") != 0 && strcasecmp(w + n, "/sctp") != 0)))
+			return docker_bad(
+			    r, "EXPOSE takes ports such as 80 or 53/udp, and not '%.60s'", w);
+	}
+	return k;
 }
 
 static int words_of(struct reader *r, struct docker_step *s, const char *instruction,
@@ -232,9 +272,21 @@ static int words_of(struct reader *r, struct docker_step *s, const char *instruc
 			return docker_bad(r, "%s needs %s", instruction,
 			                  s->op == DOCKER_USER ? "a user" : "a directory");
 		return docker_add_word(r, s, rest, strlen(rest));
+	case DOCKER_NOTED:
+		return noted(r, instruction, rest);
 	default:
 		return 0;
 	}
+}
+
+static bool ours(const char *platform, size_t n)
+{
+	static const char *const all[] = {"linux/amd64", "linux/x86_64", "amd64", "linux"};
+
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (strlen(all[i]) == n && !strncasecmp(platform, all[i], n))
+			return true;
+	return false;
 }
 
 /* FROM image [AS name] */
@@ -252,6 +304,9 @@ static int from(struct reader *r, const char *rest)
 		if (strncmp(rest, "--platform=", 11) != 0)
 			return docker_bad(r, "FROM does not know the option %.*s", (int)MIN(n, 60u),
 			                  rest);
+		if (!strchr("$\"", rest[11]) && !ours(rest + 11, n - 11))
+			return docker_bad(r, "machines here are linux/amd64, and not %.*s",
+			                  (int)MIN(n - 11, 60u), rest + 11);
 		rest = docker_skip(rest + n);
 	}
 	k = docker_split(r, &w, rest);

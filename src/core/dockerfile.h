@@ -47,6 +47,8 @@ struct docker_step {
 	bool exec;  /* JSON form */
 	char **words;
 	size_t nwords;
+	bool script;         /* of RUN: its one word says on its first line what runs it (#!) */
+	bool parents;        /* of COPY: sources keep their directories */
 	char *chown, *chmod; /* of COPY and ADD, or NULL */
 	int from;            /* COPY --from: a stage, maybe an implied one; -1: the context */
 	struct docker_heredoc *heredocs;

@@ -104,6 +104,20 @@ static void trim(const char **p, size_t *n)
 		(*n)--;
 }
 
+/* The '=' of "# name = value"; NULL: it is a comment. */
+static const char *directive(const char *p, size_t n)
+{
+	size_t i = 1;
+
+	while (i < n && isspace((unsigned char)p[i]))
+		i++;
+	while (i < n && isalnum((unsigned char)p[i]))
+		i++;
+	while (i < n && isspace((unsigned char)p[i]))
+		i++;
+	return i < n && p[i] == '=' ? p + i : NULL;
+}
+
 /* "# escape=`" and the like, before anything else. */
 int docker_directives(struct reader *r)
 {
@@ -116,7 +130,7 @@ int docker_directives(struct reader *r)
 		if (!next_line(r, &p, &n))
 			return 0;
 		trim(&p, &n);
-		eq = n && *p == '#' ? memchr(p, '=', n) : NULL;
+		eq = n && *p == '#' ? directive(p, n) : NULL;
 		if (!eq) {
 			r->p = at;
 			r->line = line;
@@ -125,7 +139,7 @@ int docker_directives(struct reader *r)
 		p++;
 		n--;
 		trim(&p, &n);
-		if (n < 6 || strncasecmp(p, "escape", 6) != 0)
+		if (strncasecmp(p, "escape", 6) != 0 || isalnum((unsigned char)p[6]))
 			continue;
 		n -= (size_t)(eq + 1 - p);
 		p = eq + 1;
@@ -154,7 +168,8 @@ int docker_next(struct reader *r)
 		if (!any)
 			r->begun = r->line;
 		any = true;
-		if (q[k - 1] == r->d->escape) {
+		/* one at the end, not two: that is an escaped one */
+		if (q[k - 1] == r->d->escape && (k < 2 || q[k - 2] != r->d->escape)) {
 			k = (size_t)(q - p) + k - 1;
 		} else {
 			k = (size_t)(q - p) + k;

@@ -1,16 +1,17 @@
 /*
  * panda-tool - pandad's hands in a machine whose root may have no programs at all
  *
- *   panda-tool at DIRECTORY COMMAND...   runs a command of the image that the machine booted from,
- * in this directory of the machine's root panda-tool chown USER[:GROUP]        gives away what
- * stdin names (paths, each with a NUL), and all that is in it; names are those of the machine's
- * root
+ * panda-tool at DIRECTORY COMMAND...: runs a command of the image that the machine booted from, in
+ * this directory of the machine's root.
+ * panda-tool chown USER[:GROUP]: gives away what stdin names (paths, each with a NUL); users are
+ * those of the machine's root.
+ * panda-tool glob PATTERN: prints the paths that it matches, each with a NUL.
  *
  * A program of guests, as panda-init is: static. core/build_copy.c puts it there.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
+#include <glob.h>
 #include <grp.h>
 #include <limits.h>
 #include <pwd.h>
@@ -41,14 +42,6 @@ static int run_at(char **argv)
 		return die("cannot use", "the root image");
 	execvp(argv[1], argv + 1);
 	return die("cannot run", argv[1]);
-}
-
-static int give(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-	(void)st;
-	(void)type;
-	(void)at;
-	return lchown(path, uid, gid) < 0 ? die("cannot give away", path) : 0;
 }
 
 /* A number, or what the function says of the name. */
@@ -101,10 +94,30 @@ static int give_all(char *owner)
 	if (find_owner(owner) < 0)
 		return 1;
 	while (getdelim(&path, &cap, 0, stdin) > 0)
-		if (nftw(path, give, 16, FTW_PHYS) != 0)
-			return 1;
+		if (lchown(path, uid, gid) < 0)
+			return die("cannot give away", path);
 	free(path);
 	return 0;
+}
+
+/* Names that begin with a dot are names as others. */
+static int print_matches(const char *pattern)
+{
+	glob_t g;
+	int r = glob(pattern, GLOB_PERIOD, NULL, &g);
+
+	if (r == GLOB_NOMATCH)
+		return 0;
+	if (r != 0)
+		return die("cannot look for", pattern);
+	for (size_t i = 0; i < g.gl_pathc; i++) {
+		const char *path = g.gl_pathv[i], *slash = strrchr(path, '/');
+
+		if (strcmp(slash ? slash : path, "/.") != 0 &&
+		    strcmp(slash ? slash : path, "/..") != 0)
+			fwrite(path, 1, strlen(path) + 1, stdout);
+	}
+	return fflush(stdout) == 0 ? 0 : die("cannot print", pattern);
 }
 
 int main(int argc, char **argv)
@@ -113,6 +126,8 @@ int main(int argc, char **argv)
 		return run_at(argv + 2);
 	if (argc == 3 && !strcmp(argv[1], "chown"))
 		return give_all(argv[2]);
-	fprintf(stderr, "usage: panda-tool at DIRECTORY COMMAND... | chown OWNER\n");
+	if (argc == 3 && !strcmp(argv[1], "glob"))
+		return print_matches(argv[2]);
+	fprintf(stderr, "usage: panda-tool at DIRECTORY COMMAND... | chown OWNER | glob PATTERN\n");
 	return 2;
 }

@@ -141,6 +141,8 @@ int oci_parse(const char *text, size_t n, json_t **ret, struct err *e)
 	if (r == 0)
 		r = take_text(config, "User", doc, "user", e);
 	if (r == 0)
+		r = take_words(json_object_get(config, "Shell"), "shell", 0, doc, e);
+	if (r == 0)
 		r = take_words(json_object_get(config, "Entrypoint"), "entrypoint", 0, start, e);
 	if (r == 0)
 		r = take_words(json_object_get(config, "Cmd"), "cmd", 0, start, e);

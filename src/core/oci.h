@@ -22,8 +22,8 @@ enum {
 
 /*
  * The last line of text as part of a template's description: "refs" (as oci_ref() makes them),
- * "env", "workdir", "user", "start" with "entrypoint", "cmd" and "ready"; those that are said.
- * "layers" is how many there were. Kind build_failed. Caller owns *ret.
+ * "env", "workdir", "user", "shell", "start" with "entrypoint", "cmd" and "ready"; those that are
+ * said. "layers" is how many there were. Kind build_failed. Caller owns *ret.
  */
 int oci_parse(const char *text, size_t n, json_t **ret, struct err *e);
 

@@ -205,7 +205,8 @@ def test_a_dockerfile_becomes_a_template(own):
 ARG WHERE=/srv/app
 FROM base
 ARG WHERE
-ENV NAME=panda GREETING="hello from ${NAME:-nobody}"
+ENV NAME=panda
+ENV GREETING="hello from ${NAME:-nobody}"
 WORKDIR $WHERE
 COPY app.py lib ./
 COPY --chown=nobody:nogroup --chmod=750 run.sh /usr/local/bin/run

@@ -99,11 +99,28 @@ static void heredocs_are_read(void **state)
 	assert_int_equal(d->nsteps, 4);
 	assert_string_equal(d->steps[0].words[0], "echo one\n# two\n");
 	assert_string_equal(d->steps[1].words[0], "cat <<-'E' >/x\na $b\nE");
+	assert_false(d->steps[0].script);
 	assert_int_equal(d->steps[2].nheredocs, 2);
 	assert_string_equal(d->steps[2].heredocs[1].text, "2 $V\n");
 	assert_string_equal(d->steps[2].words[0], "<<A");
 	assert_int_equal(d->steps[3].nheredocs, 0);
 	assert_int_equal(d->steps[3].line, 14);
+}
+
+static void a_script_says_what_runs_it(void **state)
+{
+	AUTO(dockerfile_freep)
+	struct dockerfile *d = parse("# a comment with an = in it\n"
+	                             "# escape=? is no directive behind a comment\n"
+	                             "FROM --platform=$BUILDPLATFORM base\n"
+	                             "RUN <<EOF\n#!/usr/bin/env python3\nprint(1)\nEOF\n"
+	                             "RUN sh <<EOF\n#!/bin/false\nEOF\n"
+	                             "COPY --parents=false --link a b\n"
+	                             "COPY --parents a b\n");
+
+	assert_int_equal(d->nsteps, 4);
+	assert_true(d->steps[0].script && !d->steps[1].script);
+	assert_true(!d->steps[2].parents && d->steps[3].parents);
 }
 
 static void what_is_wrong_is_named_with_its_line(void **state)
@@ -138,6 +155,22 @@ static void what_is_wrong_is_named_with_its_line(void **state)
 	    {"# escape=x\nFROM base\n", ":1:", "escape"},
 	    {"FROM --foo=bar base\n", ":1:", "--foo=bar"},
 	    {"FROM base\nRUN a \\\n\nb\x01\n\x02 x\n", ":5:", "no instruction '?'"},
+	    {"FROM base\nRUN a \\\\\nb\n", ":3:", "no instruction 'b'"},
+	    {"FROM --platform=linux/arm64 base\n", ":1:", "linux/amd64, and not linux/arm64"},
+	    {"FROM base\nEXPOSE\n", ":2:", "EXPOSE needs a value"},
+	    {"FROM base\nEXPOSE http\n", ":2:", "and not 'http'"},
+	    {"FROM base\nEXPOSE 80/tpc\n", ":2:", "and not '80/tpc'"},
+	    {"FROM base\nLABEL\n", ":2:", "LABEL needs a value"},
+	    {"FROM base\nVOLUME\n", ":2:", "VOLUME needs"},
+	    {"FROM base\nSTOPSIGNAL\n", ":2:", "STOPSIGNAL needs"},
+	    {"FROM base\nMAINTAINER\n", ":2:", "MAINTAINER needs"},
+	    {"FROM base\nONBUILD\n", ":2:", "ONBUILD needs"},
+	    {"FROM base\nHEALTHCHECK --often CMD x\n", ":2:", "the option --often"},
+	    {"FROM base\nHEALTHCHECK --interval= CMD x\n", ":2:", "the option --interval="},
+	    {"FROM base\nCOPY --parents --from=base a b\n", ":2:", "--parents does not work"},
+	    {"FROM base\nADD --parents a b\n", ":2:", "--parents"},
+	    {"FROM base\nCOPY --exclude=x a b\n", ":2:", "--exclude"},
+	    {"# syntax=x\n#escape = ?\nFROM base\n", ":2:", "escape"},
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -277,6 +310,7 @@ int main(void)
 	    cmocka_unit_test(steps_have_words_and_lines),
 	    cmocka_unit_test(copying_from_an_image_implies_a_stage),
 	    cmocka_unit_test(heredocs_are_read),
+	    cmocka_unit_test(a_script_says_what_runs_it),
 	    cmocka_unit_test(what_is_wrong_is_named_with_its_line),
 	    cmocka_unit_test(too_much_is_refused),
 	    cmocka_unit_test(real_shapes_are_understood),
