@@ -299,7 +299,7 @@ int machine_boot(struct machine *m, const struct machine_spec *s, const char **r
 	struct load_source kernel = {.read = read_kernel};
 	char cmdline[BOOT_CMDLINE_MAX];
 	struct boot_spec b = {.cmdline = cmdline, .cpus = s->cpus};
-	uint64_t entry;
+	struct loaded loaded;
 	int r;
 
 	pthread_mutex_init(&m->lock, NULL);
@@ -316,9 +316,10 @@ int machine_boot(struct machine *m, const struct machine_spec *s, const char **r
 	if (r < 0)
 		return r;
 	*ret_what = "cannot load the kernel: not an x86-64 vmlinux, or too large";
-	r = load_kernel(&m->ram.mem, &kernel, &entry);
+	r = load_kernel(&m->ram.mem, &kernel, &loaded);
 	if (r < 0)
 		return r;
+	ram_set_code(&m->ram, loaded.code, loaded.code_len);
 	*ret_what = "the kernel's command line is too long";
 	r = command_line(m, s->cmdline, cmdline, sizeof(cmdline));
 	if (r == 0)
@@ -326,7 +327,7 @@ int machine_boot(struct machine *m, const struct machine_spec *s, const char **r
 	if (r < 0)
 		return r;
 	*ret_what = "cannot set up the vcpus";
-	r = vm_set_entry(&m->vm, entry);
+	r = vm_set_entry(&m->vm, loaded.entry);
 	if (r == 0)
 		r = machine_bells(m);
 	if (r == 0)

@@ -17,7 +17,15 @@ enum {
 	SCAN_BATCH = 1024,
 	RELEASE_PAGES = 16, /* what is smaller is not worth a mapping */
 	HUGE_PAGE = 2 << 20,
+	HUGE_PAGES = HUGE_PAGE / INDEX_PAGE,
 };
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
 
 /* Documentation/admin-guide/mm/pagemap.rst; linux/fs.h has the second half since 6.7 */
 #define PM_PRESENT (1ull << 63)
@@ -103,6 +111,74 @@ int ram_boot(struct ram *r, uint64_t size)
 	return e;
 }
 
+/* --- what spares a guest faults; where the host cannot do it, nothing happens */
+
+void ram_set_code(struct ram *r, uint64_t gpa, uint64_t len)
+{
+	const uint8_t *p = mem_at(&r->mem, gpa, len);
+	uint64_t from, end;
+
+	if (!p || len > RAM_CODE_MAX)
+		return;
+	from = ((uint64_t)(p - r->mem.base) + HUGE_PAGE - 1) / HUGE_PAGE;
+	end = ((uint64_t)(p - r->mem.base) + len) / HUGE_PAGE;
+	r->code = from * HUGE_PAGES;
+	r->code_pages = end > from ? (end - from) * HUGE_PAGES : 0;
+}
+
+struct saved_code {
+	uint64_t start, pages;
+};
+
+int ram_load_code(struct ram *r, struct state_in *s)
+{
+	struct saved_code c;
+
+	if (state_get(s, STATE_CODE, &c, sizeof(c)) < 0)
+		return 0;
+	if (c.start % HUGE_PAGES || c.pages % HUGE_PAGES || c.pages > pages(r) ||
+	    c.start > pages(r) - c.pages || c.pages > RAM_CODE_MAX / INDEX_PAGE)
+		return -EBADMSG;
+	r->code = c.start;
+	r->code_pages = c.pages;
+	return 0;
+}
+
+/*
+ * Then the guest meets its code with one fault for 512 pages. The first who does it to a file
+ * copies them, all others find it done.
+ */
+static void join_code(struct ram *r)
+{
+	uint64_t end = r->code + r->code_pages, n;
+
+	for (uint64_t at = r->code; at < end; at += n) {
+		uint8_t *p = r->mem.base + at * INDEX_PAGE;
+
+		n = index_same(&r->index, at, end - at) / HUGE_PAGES * HUGE_PAGES;
+		if (n == 0 || !r->index.at[at])
+			n = MAX(n, (uint64_t)HUGE_PAGES);
+		else if (madvise(p, n * INDEX_PAGE, MADV_COLLAPSE) < 0)
+			return; /* no file of memory, or no memory: not for the rest either */
+	}
+}
+
+/* What was written last before the snapshot is what is written first after it. */
+static void copy_ahead(struct ram *r)
+{
+	uint64_t at = 0, n = 0;
+	struct extent x;
+
+	while (index_next(&r->index, &at, &x))
+		if (x.what == r->layers)
+			n += x.n;
+	at = n > RAM_AHEAD_PAGES ? pages(r) : 0;
+	while (index_next(&r->index, &at, &x))
+		if (x.what == r->layers)
+			madvise(r->mem.base + x.start * INDEX_PAGE, x.n * INDEX_PAGE,
+			        MADV_POPULATE_WRITE);
+}
+
 static int map_layers(struct ram *r)
 {
 	struct extent x;
@@ -131,7 +207,15 @@ int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *
 		e = state_items(s, STATE_EXTENTS, sizeof(struct extent), INDEX_EXTENTS_MAX, &v, &n);
 	if (e == 0)
 		e = index_load(&r->index, v, n, (uint8_t)layers);
-	return e == 0 ? map_layers(r) : e;
+	if (e == 0)
+		e = ram_load_code(r, s);
+	if (e == 0)
+		e = map_layers(r);
+	if (e < 0)
+		return e;
+	join_code(r);
+	copy_ahead(r);
+	return 0;
 }
 
 void ram_fini(struct ram *r)
@@ -236,12 +320,16 @@ static void close_gaps(struct index *x, uint8_t top, uint64_t gap)
 	}
 }
 
-/* A huge page is mostly zeros: those stay out, but for short runs, which are no mapping's worth. */
+/*
+ * A huge page is mostly zeros: those stay out, but for short runs, which are no mapping's worth,
+ * and those between code, which shall be one piece.
+ */
 static void drop_zeros(struct ram *r, uint8_t top)
 {
 	for (uint64_t p = 0; p < pages(r); p++)
 		if (r->next.at[p] == top && is_zeros(r, p))
 			r->next.at[p] = 0;
+	index_set(&r->next, r->code, r->code_pages, top);
 	close_gaps(&r->next, top, RAM_REMAP_PAGES);
 }
 
@@ -333,6 +421,8 @@ void ram_save(const struct ram *r, struct state_out *s)
 		index_extents(&r->next, v, (size_t)n);
 	else if (!s->error)
 		s->error = -E2BIG;
+	state_put(s, STATE_CODE, &(struct saved_code){r->code, r->code_pages},
+	          sizeof(struct saved_code));
 }
 
 static uint8_t sealed_number(const struct ram *r)

@@ -6,6 +6,12 @@
  * writes to the top. Fds are slots (um_wire.h). The index: 0 is a page of zeros, i + 1 a page of
  * layer i.
  *
+ * A restored guest meets each of its pages with a fault, and one that it writes with up to three.
+ * Two things spare it most of them, both hints that change no byte: a newest layer of few pages,
+ * those that were written last, is copied before the guest runs; and the kernel's code, which
+ * nobody writes, becomes huge pages of the layer's file, shared by all who map it, where the host
+ * can do that.
+ *
  * A snapshot, with no vcpu running: ram_collect(), then ram_save() into a state file, then
  * ram_seal(), or ram_undo() when something else went wrong.
  */
@@ -18,7 +24,8 @@ enum {
 	RAM_CHAIN_MAX = 24, /* from here on the top takes over what small old layers hold */
 	RAM_SMALL_PAGES = 4096,
 	RAM_EXTENTS = 16384, /* more pieces than this are joined by copying what is between them */
-	RAM_REMAP_PAGES = 8, /* shorter runs stay private copies: a mapping costs more */
+	RAM_AHEAD_PAGES = 512, /* a newest layer of more than this is not what was written last */
+	RAM_REMAP_PAGES = 8,   /* shorter runs stay private copies: a mapping costs more */
 };
 
 struct ram {
@@ -26,14 +33,21 @@ struct ram {
 	struct index index, next; /* next: while a snapshot is taken */
 	unsigned layers;          /* sealed */
 	unsigned layer_slot, top_slot, pagemap_slot;
-	uint64_t dead; /* of the snapshot: old layers whose content is in the top now */
-	bool cold;     /* no snapshot was taken yet */
+	uint64_t code, code_pages; /* whole huge pages of the kernel's code; may be none */
+	uint64_t dead;             /* of the snapshot: old layers whose content is in the top now */
+	bool cold;                 /* no snapshot was taken yet */
 };
 
+#define RAM_CODE_MAX ((uint64_t)64 << 20)
+
 int ram_boot(struct ram *r, uint64_t size);
+/* Where a kernel was loaded that will not write there. Nonsense is ignored. */
+void ram_set_code(struct ram *r, uint64_t gpa, uint64_t len);
 
 /* Maps what ram_save() wrote: needs r's slots. -EBADMSG. layers is how many the caller has. */
 int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *s);
+/* Of ram_restore(): where the code is, if it is written down. r's memory has its size. -EBADMSG. */
+int ram_load_code(struct ram *r, struct state_in *s);
 void ram_fini(struct ram *r);
 
 /* The content of [gpa, gpa + len) does not matter to the guest any more. Whole pages, or ignored.

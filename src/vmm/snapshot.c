@@ -312,9 +312,9 @@ static int load(struct machine *m, const struct machine_spec *spec, struct state
 
 	*ret_what = "the state file is damaged, or of another version";
 	r = state_get(s, STATE_HEAD, &h, sizeof(h));
-	if (r == 0 &&
-	    (h.magic != STATE_MAGIC || h.version != STATE_VERSION || h.cpus == 0 ||
-	     h.cpus > VM_CPUS_MAX || h.layers != spec->layers || h.disks != spec->hello->nr_disks))
+	if (r == 0 && (h.magic != STATE_MAGIC || h.version < STATE_OLDEST ||
+	               h.version > STATE_VERSION || h.cpus == 0 || h.cpus > VM_CPUS_MAX ||
+	               h.layers != spec->layers || h.disks != spec->hello->nr_disks))
 		r = -EBADMSG;
 	if (r == 0)
 		r = vm_load_cpuid(s, &cpuid);

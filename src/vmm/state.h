@@ -12,7 +12,7 @@
 #define STATE_MAGIC 0x76646e61702d766bull
 #define STATE_MAX   ((size_t)16 << 20) /* 65536 extents of memory and of each disk, and some more */
 
-enum { STATE_VERSION = 2 };
+enum { STATE_VERSION = 3, STATE_OLDEST = 2 /* without STATE_CODE */ };
 
 enum state_tag {
 	STATE_HEAD = 1,
@@ -28,6 +28,7 @@ enum state_tag {
 	STATE_VOLUME,
 	STATE_HELD, /* instead of what follows: the vcpus as they were paused */
 	STATE_END,
+	STATE_CODE, /* after the extents; may be missing */
 };
 
 struct state_out {

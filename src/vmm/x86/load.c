@@ -23,8 +23,9 @@ static int load_segment(const struct mem *m, const struct load_source *s, const 
 	return r; /* the rest is zeros already: memory is new */
 }
 
-int load_kernel(const struct mem *m, const struct load_source *s, uint64_t *ret_entry)
+int load_kernel(const struct mem *m, const struct load_source *s, struct loaded *ret)
 {
+	struct loaded k = {0};
 	bool entry = false;
 	Elf64_Phdr p;
 	Elf64_Ehdr h;
@@ -49,9 +50,14 @@ int load_kernel(const struct mem *m, const struct load_source *s, uint64_t *ret_
 			return r;
 		if (h.e_entry >= p.p_paddr && h.e_entry - p.p_paddr < p.p_memsz)
 			entry = true;
+		if ((p.p_flags & (PF_X | PF_W)) == PF_X && p.p_memsz > k.code_len) {
+			k.code = p.p_paddr;
+			k.code_len = p.p_memsz;
+		}
 	}
 	if (!entry)
 		return -ENOEXEC;
-	*ret_entry = h.e_entry;
+	k.entry = h.e_entry;
+	*ret = k;
 	return 0;
 }

@@ -12,5 +12,10 @@ struct load_source {
 	void *arg;
 };
 
-/* The 64-bit entry, a guest address. -ENOEXEC: no such ELF. -ENOSPC: memory is too small. */
-int load_kernel(const struct mem *m, const struct load_source *s, uint64_t *ret_entry);
+/* Guest addresses: the 64-bit entry, and what is executed and never written; code_len may be 0. */
+struct loaded {
+	uint64_t entry, code, code_len;
+};
+
+/* -ENOEXEC: no such ELF. -ENOSPC: memory is too small. */
+int load_kernel(const struct mem *m, const struct load_source *s, struct loaded *ret);

@@ -33,14 +33,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	autofree uint8_t *memory = calloc(1, MEMORY);
 	struct mem m = {.base = memory, .size = MEMORY};
 	struct file f = {data, size};
-	uint64_t entry;
+	struct loaded k;
 	int r;
 
 	if (!memory)
 		return 0;
-	r = load_kernel(&m, &(struct load_source){read_file, &f}, &entry);
-	if (r == 0)
-		assert(entry >= FIRST && entry < MEMORY);
+	r = load_kernel(&m, &(struct load_source){read_file, &f}, &k);
+	if (r == 0) {
+		assert(k.entry >= FIRST && k.entry < MEMORY);
+		assert(k.code_len <= MEMORY && k.code <= MEMORY - k.code_len);
+	}
 	for (size_t i = 0; i < FIRST; i += 64)
 		assert(memory[i] == 0);
 	return 0;

@@ -26,6 +26,18 @@ static void nothing(void *arg, unsigned irq)
 {
 }
 
+/* Where the kernel's code is: inside, and in whole huge pages. */
+static void code_of(struct state_in in)
+{
+	struct ram ram = {.mem = {.size = MEM_MIN}};
+
+	if (ram_load_code(&ram, &in) == 0 && ram.code_pages) {
+		assert(ram.code < MEM_MIN / INDEX_PAGE);
+		assert(ram.code_pages <= MEM_MIN / INDEX_PAGE - ram.code);
+		assert((ram.code | ram.code_pages) % 512 == 0);
+	}
+}
+
 /* Records of volumes alone, as they stand in the middle of a state. */
 static void volumes_of(struct state_in in, const struct mem *mem)
 {
@@ -63,6 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memcpy(aligned, data, size);
 	memset(memory, 0, MEMORY);
 	volumes_of(in, &ram.mem);
+	code_of(in);
 	if (vm_load_cpuid(&in, &cpuid) == 0)
 		assert(cpuid.head.nent <= CPUID_MAX);
 	serial_load(&serial, &in);

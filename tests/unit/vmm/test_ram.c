@@ -252,6 +252,153 @@ static void memory_of_another_number_of_layers_is_refused(void **state)
 	ram_fini(&r);
 }
 
+/* Whether this process has a copy of its own of that page, by what the host says. */
+static bool is_copy(const struct ram *r, uint64_t page)
+{
+	uint64_t pm;
+
+	assert_int_equal(pread(PAGEMAP, &pm, sizeof(pm),
+	                       (off_t)(((uintptr_t)r->mem.base / PAGE + page) * sizeof(pm))),
+	                 sizeof(pm));
+	return pm >> 63 & 1 && !(pm >> 61 & 1);
+}
+
+static void what_was_written_last_is_copied_before_anybody_asks(void **state)
+{
+	AUTO(state_out_fini) struct state_out out = {0};
+	struct ram r, child;
+
+	boot(&r);
+	memset(r.mem.base, 'a', 1000 * PAGE);
+	snapshot(&r, &out, NULL);
+	restore(&r, &out, &child); /* all of it is its newest layer: nothing is known */
+	assert_false(is_copy(&child, 5));
+	ram_fini(&child);
+	r.mem.base[5 * PAGE] = 'b';
+	r.mem.base[2000 * PAGE] = 'z';
+	snapshot(&r, &out, NULL);
+	restore(&r, &out, &child);
+	assert_true(is_copy(&child, 5));
+	assert_true(is_copy(&child, 2000));
+	assert_false(is_copy(&child, 6));
+	assert_memory_equal(child.mem.base, r.mem.base, SIZE);
+	child.mem.base[5 * PAGE] = 'c';
+	assert_int_equal(r.mem.base[5 * PAGE], 'b');
+	ram_fini(&child);
+	memset(r.mem.base, 'd', (RAM_AHEAD_PAGES + 1) * PAGE); /* too much to be of use */
+	snapshot(&r, &out, NULL);
+	restore(&r, &out, &child);
+	assert_false(is_copy(&child, 5));
+	ram_fini(&child);
+	ram_fini(&r);
+}
+
+enum { MIB = 1 << 20, HUGE = 2 * MIB / PAGE };
+
+static void code_is_one_piece_with_its_zeros_and_stays_what_it_is(void **state)
+{
+	AUTO(state_out_fini) struct state_out out = {0};
+	struct ram r, child;
+
+	boot(&r);
+	ram_set_code(&r, 5 * MIB, 8 * MIB); /* not whole huge pages: those inside are */
+	assert_int_equal(r.code, 3 * HUGE);
+	assert_int_equal(r.code_pages, 3 * HUGE);
+	memset(r.mem.base + 6 * MIB, 'k', MIB);
+	assert_int_equal(snapshot(&r, &out, NULL), 3 * HUGE);
+	restore(&r, &out, &child);
+	assert_int_equal(child.code, 3 * HUGE);
+	assert_int_equal(child.code_pages, 3 * HUGE);
+	assert_memory_equal(child.mem.base, r.mem.base, SIZE);
+	/* A kernel may patch itself: that page is its own, and the next in line has it, too. */
+	child.mem.base[7 * MIB] = 'p';
+	assert_int_equal(r.mem.base[7 * MIB], 0);
+	r.mem.base[6 * MIB] = 'q';
+	assert_int_equal(child.mem.base[6 * MIB], 'k');
+	ram_fini(&child);
+	assert_int_equal(snapshot(&r, &out, NULL), 1);
+	restore(&r, &out, &child);
+	assert_memory_equal(child.mem.base, r.mem.base, SIZE);
+	ram_fini(&child);
+	ram_fini(&r);
+}
+
+static void code_that_is_nowhere_is_none(void **state)
+{
+	struct ram r;
+
+	boot(&r);
+	ram_set_code(&r, SIZE - MIB, 2 * MIB);
+	ram_set_code(&r, UINT64_MAX - MIB, 2 * MIB);
+	ram_set_code(&r, 0, 0);
+	ram_set_code(&r, MIB, MIB); /* no whole one */
+	assert_int_equal(r.code_pages, 0);
+	ram_fini(&r);
+}
+
+static void a_place_of_code_that_cannot_be_is_refused(void **state)
+{
+	static const struct {
+		uint64_t start, pages;
+		int r;
+	} cases[] = {
+	    {0, 0, 0},
+	    {HUGE, 2 * HUGE, 0},
+	    {0, SIZE / PAGE, 0},
+	    {1, HUGE, -EBADMSG},
+	    {0, HUGE - 1, -EBADMSG},
+	    {HUGE, SIZE / PAGE, -EBADMSG},
+	    {SIZE / PAGE, HUGE, -EBADMSG},
+	    {UINT64_MAX - HUGE + 1, HUGE, -EBADMSG},
+	    {HUGE, UINT64_MAX - HUGE + 1, -EBADMSG},
+	};
+	struct ram r = {.mem = {.size = SIZE}};
+
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		AUTO(state_out_fini) struct state_out out = {0};
+		struct state_in in;
+
+		state_put(&out, STATE_CODE, &cases[i], 2 * sizeof(uint64_t));
+		in = (struct state_in){.buf = out.buf, .len = out.len};
+		r.code_pages = 0;
+		assert_int_equal(ram_load_code(&r, &in), cases[i].r);
+		assert_int_equal(r.code_pages, cases[i].r ? 0 : cases[i].pages);
+		in.at = 0;
+		in.len -= 8; /* cut short */
+		r.code_pages = 0;
+		assert_int_equal(ram_load_code(&r, &in), 0);
+		assert_int_equal(r.code_pages, 0);
+		assert_int_equal(in.at, 0); /* whoever comes next finds it, and does not want it */
+	}
+	r.mem.size = 4 * RAM_CODE_MAX;
+	{
+		AUTO(state_out_fini) struct state_out out = {0};
+		const uint64_t huge[] = {0, RAM_CODE_MAX / PAGE + HUGE};
+		struct state_in in;
+
+		state_put(&out, STATE_CODE, huge, sizeof(huge));
+		in = (struct state_in){.buf = out.buf, .len = out.len};
+		assert_int_equal(ram_load_code(&r, &in), -EBADMSG);
+	}
+}
+
+static void an_older_state_says_nothing_of_code(void **state)
+{
+	AUTO(state_out_fini) struct state_out out = {0}, old = {0};
+	struct ram r, child;
+
+	boot(&r);
+	memset(r.mem.base, 'a', 20 * PAGE);
+	snapshot(&r, &out, NULL);
+	state_put(&old, STATE_EXTENTS, &(struct extent){.start = 0, .n = 20, .what = 1},
+	          sizeof(struct extent));
+	restore(&r, &old, &child);
+	assert_int_equal(child.code_pages, 0);
+	assert_memory_equal(child.mem.base, r.mem.base, SIZE);
+	ram_fini(&child);
+	ram_fini(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -263,6 +410,11 @@ int main(void)
 	    cmocka_unit_test(scattered_pages_become_few_pieces),
 	    cmocka_unit_test(released_memory_is_zeros_and_not_saved),
 	    cmocka_unit_test(memory_of_another_number_of_layers_is_refused),
+	    cmocka_unit_test(what_was_written_last_is_copied_before_anybody_asks),
+	    cmocka_unit_test(code_is_one_piece_with_its_zeros_and_stays_what_it_is),
+	    cmocka_unit_test(code_that_is_nowhere_is_none),
+	    cmocka_unit_test(a_place_of_code_that_cannot_be_is_refused),
+	    cmocka_unit_test(an_older_state_says_nothing_of_code),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,34 +71,55 @@ static struct file a_kernel(void)
 	return f;
 }
 
-static int load(struct mem *m, struct file *f, uint64_t *entry)
+static int load(struct mem *m, struct file *f, struct loaded *ret)
 {
-	return load_kernel(m, &(struct load_source){read_file, f}, entry);
+	return load_kernel(m, &(struct load_source){read_file, f}, ret);
 }
 
 static void a_kernel_is_where_it_wants_to_be(void **state)
 {
 	struct file f = a_kernel();
 	struct mem m = memory();
-	uint64_t entry;
+	struct loaded k;
 
-	assert_int_equal(load(&m, &f, &entry), 0);
-	assert_int_equal(entry, 0x1000004);
+	assert_int_equal(load(&m, &f, &k), 0);
+	assert_int_equal(k.entry, 0x1000004);
+	assert_int_equal(k.code_len, 0); /* nothing in it is said to be code */
 	assert_string_equal((char *)m.base + 0x1000000, "kernel");
+	munmap(m.base, MEMORY);
+}
+
+static void its_code_is_what_is_executed_and_not_written(void **state)
+{
+	struct file f = a_kernel();
+	struct mem m = memory();
+	struct loaded k;
+
+	f.p[0].p_flags = PF_R | PF_X;
+	f.p[1] = f.p[0];
+	f.p[1].p_paddr = 0x1400000;
+	f.p[1].p_memsz = 8192;
+	assert_int_equal(load(&m, &f, &k), 0);
+	assert_int_equal(k.code, 0x1400000); /* the larger one of two */
+	assert_int_equal(k.code_len, 8192);
+	f.p[1].p_flags |= PF_W;
+	assert_int_equal(load(&m, &f, &k), 0);
+	assert_int_equal(k.code, 0x1000000);
+	assert_int_equal(k.code_len, 4096);
 	munmap(m.base, MEMORY);
 }
 
 static void a_kernel_that_does_not_fit_is_refused(void **state)
 {
 	struct mem m = memory();
-	uint64_t entry;
+	struct loaded k;
 	struct file f;
 
-#define REFUSED(change, why)                                 \
-	do {                                                 \
-		f = a_kernel();                              \
-		change;                                      \
-		assert_int_equal(load(&m, &f, &entry), why); \
+#define REFUSED(change, why)                             \
+	do {                                             \
+		f = a_kernel();                          \
+		change;                                  \
+		assert_int_equal(load(&m, &f, &k), why); \
 	} while (0)
 	REFUSED(f.h.e_ident[0] = 'M', -ENOEXEC);
 	REFUSED(f.h.e_ident[EI_CLASS] = ELFCLASS32, -ENOEXEC);
@@ -366,6 +387,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_kernel_is_where_it_wants_to_be),
+	    cmocka_unit_test(its_code_is_what_is_executed_and_not_written),
 	    cmocka_unit_test(a_kernel_that_does_not_fit_is_refused),
 	    cmocka_unit_test(the_guest_finds_its_memory_cpus_and_command_line),
 	    cmocka_unit_test(memory_above_the_hole_goes_on_at_4_gib),
