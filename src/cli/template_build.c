@@ -3,6 +3,7 @@
  * A directory becomes a form: each file is a part, whose field name is its path in the directory.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <fts.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/ignore.h"
+#include "base/io.h"
 #include "cli/commands.h"
 #include "cli/show.h"
 
@@ -60,18 +63,37 @@ static int by_name(const FTSENT **a, const FTSENT **b)
 	return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
+/* Caller frees *ret; NULL: there is none. */
+static int read_ignore(const char *dir, char **ret)
+{
+	autofree char *path = NULL;
+	int r = asprintf(&path, "%s/" IGNORE_FILE, dir) < 0 ? -ENOMEM : 0;
+
+	if (r == 0)
+		r = io_read_file(AT_FDCWD, path, IGNORE_MAX, ret, NULL);
+	return r == 0 || r == -ENOENT ? CLI_OK : cli_die("cannot read %s: %s", path, strerror(-r));
+}
+
 static int put_directory(FILE *to, char *dir)
 {
 	char *roots[] = {dir, NULL};
 	FTS *t = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name);
 	size_t skip = strlen(dir) + (dir[strlen(dir) - 1] != '/');
 	int code = t ? CLI_OK : cli_die("cannot read %s: %s", dir, strerror(errno));
+	autofree char *ignore = NULL;
 	off_t all = 0;
 	FTSENT *f;
 
+	if (!code)
+		code = read_ignore(dir, &ignore);
 	while (!code && t && (f = fts_read(t))) {
-		if (f->fts_info == FTS_D && !strcmp(f->fts_name, ".git")) {
+		bool out = f->fts_level > 0 && ignore_leaves_out(ignore, f->fts_path + skip);
+
+		if (f->fts_info == FTS_D &&
+		    (!strcmp(f->fts_name, ".git") || (out && !ignore_has_exceptions(ignore)))) {
 			fts_set(t, f, FTS_SKIP);
+		} else if (out) {
+			continue;
 		} else if (f->fts_info == FTS_SL || f->fts_info == FTS_SLNONE ||
 		           f->fts_info == FTS_DEFAULT) {
 			fprintf(stderr, "panda: left out, not a plain file: %s\n", f->fts_path);
@@ -81,8 +103,8 @@ static int put_directory(FILE *to, char *dir)
 		} else if (f->fts_info == FTS_F) {
 			all += f->fts_statp->st_size;
 			if (all > CONTEXT_MAX)
-				code = cli_die("%s has more than %d MB of files: leave out what "
-				               "the build does not need",
+				code = cli_die("%s has more than %d MB of files: name what the "
+				               "build does not need in " IGNORE_FILE,
 				               dir, CONTEXT_MAX >> 20);
 			else if (!plain(f->fts_path + skip))
 				code = cli_die("'%s' cannot be sent: rename it", f->fts_path);

@@ -14,9 +14,10 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/glob.h"
+#include "base/ignore.h"
 #include "base/io.h"
 #include "core/build_internal.h"
-#include "core/glob.h"
 
 extern const unsigned char panda_tool[];
 extern const size_t panda_tool_len;
@@ -26,7 +27,6 @@ extern const size_t panda_tool_len;
 #define XATTRS "--xattrs", "--xattrs-include=user.*", "--xattrs-include=security.capability"
 
 enum {
-	IGNORE_MAX = 64 << 10,   /* a .dockerignore */
 	MATCHES_MAX = 256 << 10, /* bytes of what a pattern of COPY --from stands for */
 };
 
@@ -475,47 +475,23 @@ int build_copy(struct stage *st, const struct docker_step *step)
 	return r;
 }
 
-/* Does the pattern speak of the file, or of a directory it is in? */
-static bool speaks_of(const char *pattern, const char *path)
+void build_ignore(struct build *b)
 {
-	char head[BUILD_PATH_MAX + 1];
-
-	for (size_t n = strcspn(path, "/");; n += 1 + strcspn(path + n + 1, "/")) {
-		snprintf(head, sizeof(head), "%.*s", (int)n, path);
-		if (glob_match(pattern, head))
-			return true;
-		if (!path[n])
-			return false;
-	}
-}
-
-void build_ignore(struct build_order *o)
-{
+	struct build_order *o = b->order;
 	autofree char *text = NULL;
-	char name[32], *save = NULL;
+	char name[32];
 
 	for (size_t i = 0; i < o->nfiles && !text; i++)
-		if (!strcmp(o->files[i].path, ".dockerignore")) {
+		if (!strcmp(o->files[i].path, IGNORE_FILE)) {
 			snprintf(name, sizeof(name), "c%zu", i);
-			if (io_read_file(o->dir, name, IGNORE_MAX, &text, NULL) < 0)
+			if (io_read_file(o->dir, name, IGNORE_MAX, &text, NULL) < 0) {
+				build_say(b,
+				          "the " IGNORE_FILE
+				          " is not looked at: it is longer than %d KiB",
+				          IGNORE_MAX >> 10);
 				return;
+			}
 		}
-	if (!text)
-		return;
-	for (char *line = strtok_r(text, "\r\n", &save); line;
-	     line = strtok_r(NULL, "\r\n", &save)) {
-		bool not = line[strspn(line, " \t")] == '!';
-		size_t n;
-
-		line += strspn(line, " \t!/");
-		for (n = strlen(line); n && strchr(" \t/", line[n - 1]); n--)
-			line[n - 1] = 0;
-		if (!strncmp(line, "./", 2))
-			line += 2;
-		if (!*line || *line == '#')
-			continue;
-		for (size_t i = 0; i < o->nfiles; i++)
-			if (o->files[i].left_out == not &&speaks_of(line, o->files[i].path))
-				o->files[i].left_out = !not ;
-	}
+	for (size_t i = 0; text && i < o->nfiles && build_stopped(b, NULL) == 0; i++)
+		o->files[i].left_out = ignore_leaves_out(text, o->files[i].path);
 }

@@ -188,4 +188,4 @@ int build_source(struct stage *st, const struct docker_step *step, char *s);
  * *ret_whole: it is the source itself. */
 const char *build_below(const char *source, const char *path, bool *ret_whole);
 /* Marks what the context's .dockerignore names. */
-void build_ignore(struct build_order *o);
+void build_ignore(struct build *b);

@@ -468,7 +468,7 @@ void build_work(struct build *b)
 	struct dockerfile *f = b->file;
 	size_t steps = 0, step = 0;
 
-	build_ignore(b->order);
+	build_ignore(b);
 	for (size_t i = 0; i < f->nstages; i++)
 		if (b->stages[i].needed)
 			steps += f->stages[i].end - f->stages[i].first;

@@ -512,6 +512,10 @@ def test_the_command_line_builds_and_saves(own, tmp_path):
     (tmp_path / "Dockerfile").write_text("FROM base\nARG A=1\nCOPY . /srv/\nRUN ls -A /srv && /srv/sub/run $A\n")
     (tmp_path / "sub/run").write_text("#!/bin/sh\necho ran $1\n")
     (tmp_path / "link").symlink_to("sub/run")
+    (tmp_path / "node_modules").mkdir()
+    with open(tmp_path / "node_modules/large", "wb") as f:
+        f.truncate(60 << 20)  # more than a context may have: what is left out is not sent
+    (tmp_path / ".dockerignore").write_text("node_modules\n.dockerignore\n")
     r = panda(own, "template", "build", "mine", str(tmp_path), "--arg", "A=two")
     assert r.returncode == 0 and "\nDockerfile\nsub\nran two\n" in r.stdout and "left out" in r.stderr, r
     r = panda(own, "template", "build", "mine", str(tmp_path))

@@ -1,4 +1,4 @@
-#include "core/glob.h"
+#include "base/glob.h"
 
 #include <stddef.h>
 #include <stdint.h>

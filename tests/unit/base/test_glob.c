@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
-#include "core/glob.h"
+#include "base/glob.h"
 
 static void stars_stay_in_their_part(void **state)
 {

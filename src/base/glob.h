@@ -1,5 +1,5 @@
 /*
- * core/glob.h - patterns of COPY and .dockerignore
+ * base/glob.h - patterns of COPY and .dockerignore
  * Pure, and in time that grows with the product of both lengths, whatever the pattern: fnmatch(3)
  * goes back to every star it has seen, and a pattern with twenty of them outlives the build.
  */
