@@ -58,7 +58,7 @@ struct upload {
 	struct host *host;
 	struct build_order *order;
 	struct multipart m;
-	const char *p; /* the piece at hand; the server keeps it for us */
+	const char *p; /* what is left of the piece at hand */
 	size_t n;
 	enum { PART_NONE, PART_TEXT, PART_FILE } part;
 	char field[32];
@@ -67,6 +67,7 @@ struct upload {
 	bool at_work, gone, complete;
 	int r;
 	struct err err;
+	char piece[HTTP_CHUNK]; /* a copy: the request may end while it is being eaten */
 };
 
 static void upload_free(struct upload *u)
@@ -247,7 +248,8 @@ static void on_data(void *arg, struct http_req *r, const void *p, size_t n)
 	struct upload *u = arg;
 
 	(void)r;
-	u->p = p;
+	memcpy(u->piece, p, n);
+	u->p = u->piece;
 	u->n = n;
 	u->at_work = true;
 	if (pool_submit(u->host->pool, eat, eaten, u) < 0) {

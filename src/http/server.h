@@ -98,9 +98,9 @@ void http_on_end(struct http_req *r, void (*fn)(void *arg, struct http_req *r, b
 void http_body_collect(struct http_req *r, size_t max,
                        void (*fn)(void *arg, struct http_req *r, char *p, size_t n), void *arg);
 
-/* Or in pieces. data() is called again only after http_body_more(); it starts wanted. Until then,
- * or the end of the request, p stays as it is: another thread may write it to a disk. end() once,
- * when the last piece has been dealt with (after http_body_more()). */
+/* Or in pieces. data() is called again only after http_body_more(); it starts wanted. p stays as it
+ * is until then, or until the end of the request, which may come at any moment: another thread gets
+ * a copy. end() once, when the last piece has been dealt with (after http_body_more()). */
 struct http_body_ops {
 	void (*data)(void *arg, struct http_req *r, const void *p, size_t n);
 	void (*end)(void *arg, struct http_req *r);

@@ -2,6 +2,8 @@
 import concurrent.futures
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -229,3 +231,23 @@ def test_many_idle_sandboxes(new_pandad):
         said = list(pool.map(lambda i: p.sh(i, "hostname")["stdout"].strip(), ids))
         assert len(set(said)) == n
         list(pool.map(lambda i: p.do("DELETE", f"/v1/sandboxes/{i}"), ids))
+
+
+def test_builders_that_hang_up_while_their_files_are_written(new_pandad, monkeypatch):
+    """Pieces wait for the only thread, and whoever sent them is gone by then."""
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=4096")  # what is freed is unmapped: a late look is the end
+    p = new_pandad(threads=1)
+    head = (f"POST /v1/templates/build HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {p.key}\r\n"
+            "Content-Type: multipart/form-data; boundary=B\r\nContent-Length: 100000000\r\n\r\n"
+            '--B\r\nContent-Disposition: form-data; name="dockerfile"\r\n\r\nFROM base\r\n'
+            '--B\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n').encode()
+    for _ in range(20):
+        many = [socket.create_connection(("127.0.0.1", p.port)) for _ in range(64)]
+        for s in many:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            s.sendall(head + b"y" * 100000)
+        for s in reversed(many):  # the last wait longest
+            s.close()
+    assert p.ask("GET", "/v1/sandboxes").status == 200, p.tail()
+    assert p.process.poll() is None
+    wait_for("what they sent to go", lambda: not os.listdir(p.data / "builds"))
