@@ -28,6 +28,7 @@ OUTER_MAX = 10000  # files of an archive; a root file system has more
 META_MAX = 4 << 20  # one JSON file
 LAYERS_MAX = 256
 ENTRIES_MAX = 2000000  # of all layers
+UNPACKED_MAX = 32 << 30  # bytes of one layer, or of the whole archive: several disks full
 REFS_MAX = 16
 
 
@@ -122,7 +123,7 @@ class Plain:
     """What f holds, decompressed if it is compressed, with its digest; forwards only."""
 
     def __init__(self, f):
-        self.f, self.kind, self.sha, self.rest = f, kind_of(f), hashlib.sha256(), b""
+        self.f, self.kind, self.sha, self.rest, self.all = f, kind_of(f), hashlib.sha256(), b"", 0
         self.z = self.kind() if self.kind else None
 
     def piece(self):
@@ -152,6 +153,9 @@ class Plain:
                 break
             out.append(p)
             have += len(p)
+            self.all += len(p)
+            if self.all > UNPACKED_MAX:
+                raise Bad(f"it is more than {UNPACKED_MAX >> 30} GiB when it is decompressed")
             self.sha.update(p)
         data = b"".join(out)
         self.rest = data[n:]
@@ -308,6 +312,8 @@ class Layer:
 
     def whiteout(self, path):
         top, name = os.path.split(path)
+        if name[4:] in ("", ".", ".."):
+            raise Bad(f"'{path[:80]}' takes away nothing that has a name")
         if name == ".wh..wh..opq":
             if os.path.isdir(top):
                 clear(top, self.made)

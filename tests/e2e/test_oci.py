@@ -154,7 +154,7 @@ def test_layers_over_layers(own, small):
     marks = {"SCHILY.xattr.user.note": "text", "SCHILY.xattr.trusted.overlay.opaque": "y",
              "SCHILY.xattr.security.capability": cap.decode("utf-8", "surrogateescape")}
     high = tar((".wh.gone", b""), ("d/new", b"new"), ("d/.wh..wh..opq", b""), ("tree/.wh.a", b""), ("file", dict(data=b"high", mode=0o4755)),
-               ("swap", b"now a file"), ("one", b"1"), ("two", hard("one")), ("three", link("one")), ("abs", link("/etc/passwd")),
+               ("swap", b"now a file"), ("twice", b"first"), ("twice", directory()), ("twice/in", b"x"), ("twice", b"last"), ("./dot/./ted", b"d"), ("one", b"1"), ("two", hard("one")), ("three", link("one")), ("abs", link("/etc/passwd")),
                ("n" * 90 + "/" + "m" * 90 + "/long", b"long"), ("\u00fcn\u00efcode", b"u"),
                ("marked", dict(data=b"x", uid=1234, gid=55, mode=0o640, pax_headers=marks)),
                ("null", dict(type=tarfile.CHRTYPE, devmajor=1, devminor=3)), ("pipe", dict(type=tarfile.FIFOTYPE)))
@@ -166,9 +166,9 @@ def test_layers_over_layers(own, small):
         bring(own, f"t{i}", image)
         r = own.sh(own.create(template=f"t{i}"), """
 cat /d/new; ls /d; test -e /gone || echo no gone; ls /tree; cat /file; stat -c '%a %Y' /file; cat /swap; stat -c '%h' /one; cat /two /three
-readlink /abs; cat /n*/m*/long /keep; ls -d /*code; stat -c '%u %g %a' /marked; stat -c %F,%t,%T /null /pipe; wc -c </holes
+readlink /abs; cat /twice /dot/ted; echo; cat /n*/m*/long /keep; ls -d /*code; stat -c '%u %g %a' /marked; stat -c %F,%t,%T /null /pipe; wc -c </holes
 """)
-        assert r["stdout"] == ("newnew\nno gone\nhigh4755 1000000000\nnow a file2\n11/etc/passwd\nlongkept/\u00fcn\u00efcode\n1234 55 640\n"
+        assert r["stdout"] == ("newnew\nno gone\nhigh4755 1000000000\nnow a file2\n11/etc/passwd\nlastd\nlongkept/\u00fcn\u00efcode\n1234 55 640\n"
                                "character special file,1,3\nfifo,0,0\n3145731\n"), r
     # seen from a root that has Python; COPY --from takes the archive itself, too
     look = "import os; m = '/it/marked'; print({n: os.getxattr(m, n) for n in sorted(os.listxattr(m))})"
@@ -214,6 +214,12 @@ def hostile():
         "huge": (docker([huge]), "more than a disk has"),
         "huge hole": (docker([tar(("h", dict(data=b"0\n", pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "h",
                                                                    "GNU.sparse.realsize": str(1 << 60)})))]), "layer 1"),
+        "hard link to nothing": (docker([tar(("x", hard("nowhere")))]), "layer 1 of 1: cannot make 'x': No such file"),
+        "whiteout of its own directory": (docker([tar(("a/b", b"x")), tar(("a/.wh..", b""))]), "layer 2 of 2: '/a/.wh..' takes away nothing"),
+        "whiteout of all": (docker([tar(("a/b", b"x")), tar(("a/.wh...", b""))]), "layer 2 of 2: '/a/.wh...' takes away nothing"),
+        "a file is no directory": (docker([tar(("a", b"x"), ("a/b", b"x"))]), "layer 1"),
+        "a name without end": (docker([tar(("n" * 5000, b"x"))]), "layer 1"),
+        "an owner without end": (docker([tar(("x", dict(data=b"x", pax_headers={"uid": str(1 << 70)})))]), "layer 1"),
         "cut": (docker([tar(("x", b"y" * 5000))[:2000]]), "damaged"),
         "gzip cut": (gzip.compress(os.urandom(100000))[:5000], "early"),
         "zstd": (b"\x28\xb5\x2f\xfd" + b"\xff" * 200, "zstd"),
@@ -416,11 +422,31 @@ def test_a_disk_that_is_full_of_an_image(small_disk, small):
     p.do("DELETE", "/v1/templates/x")
 
 
-def test_mutated_archives_are_refused_in_words(tmp_path):
-    """What reads archives (inside machines) ends with a sentence, whatever it is given; here it only looks."""
+def unpacker():
     spec = importlib.util.spec_from_file_location("oci_unpack", TOP / "src/core/oci_unpack.py")
     u = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(u)
+    return u
+
+
+def test_what_grows_without_end_is_ended(tmp_path, monkeypatch):
+    """Little that becomes much, also behind the end of what is wanted of it."""
+    u = unpacker()
+    monkeypatch.setattr(u, "UNPACKED_MAX", 3 << 20)
+    little = gzip.compress(bytes(1 << 20))
+    for data, fine in (little * 2, True), (gzip.compress(tar(("a", b"x"))) + little * 4, False), (bz2.compress(bytes(4 << 20)), False), (zstd(bytes(4 << 20)), False):
+        (tmp_path / "a").write_bytes(data)
+        f = u.Plain(u.Part(os.open(tmp_path / "a", os.O_RDONLY), 0, len(data)))
+        if fine:
+            assert f.digest() == digest(bytes(2 << 20))
+            continue
+        with pytest.raises(u.Bad, match="when it is decompressed"):
+            f.digest()
+
+
+def test_mutated_archives_are_refused_in_words(tmp_path):
+    """What reads archives (inside machines) ends with a sentence, whatever it is given; here it only looks."""
+    u = unpacker()
     layer = tar(("a", b"x" * 700), ("b", link("a")), ("c", hard("a")))
     seeds = [docker([layer]), oci([("x", [layer], {"Env": ["A=b"]}, "amd64")]), oci([("x", [layer], {}, "amd64")], pack=zstd), layer]
     rnd = random.Random(7)
