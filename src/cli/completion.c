@@ -92,7 +92,9 @@ static void bash(FILE *to)
 				    v->name, ask[v->word]);
 		fprintf(to, " ;;\n");
 	}
+	/* compgen runs what is in $( ): a server's words are words, and nothing else. */
 	fprintf(to, "\t\tesac ;;\n\tesac\n\tfi\n"
+	            "\twords=${words//[^a-zA-Z0-9._[:space:]-]/}\n"
 	            "\tCOMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n"
 	            "complete -F _panda panda\n");
 }

@@ -693,6 +693,16 @@ def test_completion_of_ids(cli, box):
     assert r.stdout.split() == [box], r
 
 
+def test_completion_runs_nothing_a_server_says(tmp_path):
+    fake = tmp_path / "panda"
+    fake.write_text(f"#!/bin/sh\necho 'a1$(touch {tmp_path}/ran) `touch {tmp_path}/ran` b2'\n")
+    fake.chmod(0o755)
+    script = (". <(\"$0\" completion bash); COMP_WORDS=(panda exec ''); COMP_CWORD=2; PATH=$1:$PATH; _panda; echo \"${COMPREPLY[*]}\"")
+    r = subprocess.run(["bash", "-c", script, PROGRAM, tmp_path], capture_output=True, text=True, timeout=180)
+    assert "b2" in r.stdout.split(), r
+    assert not (tmp_path / "ran").exists()
+
+
 # ---- TLS ----
 
 @pytest.fixture(scope="module")
