@@ -30,6 +30,7 @@ struct engine_kind {
 	const char *isolation; /* what the API calls this boundary */
 	const char *kernel;    /* identity of the guest kernel, for manifests */
 	bool host_cpu;         /* guests see the host's cpu, with all of its flags */
+	bool copies_ahead;     /* a start copies what was written last before the snapshot */
 };
 
 #define ENGINE_VOLUME_BYTES_MAX ((uint64_t)64 << 30)

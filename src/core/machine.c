@@ -333,6 +333,25 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
 	return machine_snapshot_with(ms, id, NULL, NULL, ret, info, e);
 }
 
+void machine_rehearse(struct machines *ms, const char *id)
+{
+	AUTO(engine_image_fini) struct engine_image nobodys = ENGINE_IMAGE_EMPTY;
+	char *const argv[] = {"/bin/sh", "-c", "/bin/true", NULL};
+	struct guest_exec x = {.argv = argv};
+	struct machine_info info;
+	struct guest_exit done;
+	struct guest *g = NULL;
+
+	if (machine_look(ms, id, &info, NULL) < 0 || !info.kind || !info.kind->copies_ahead)
+		return;
+	if (machine_snapshot(ms, id, &nobodys, NULL, NULL) < 0 ||
+	    machine_guest(ms, id, &g, NULL) < 0)
+		return;
+	guest_set_deadline(g, GUEST_ANSWER_MS);
+	guest_exec_wait(g, &x, &done, NULL);
+	guest_free(g);
+}
+
 /* Seals and, while the machine stands still, lets the caller look after its volumes. */
 static int snapshot_at_rest(struct machines *ms, struct engine_machine *m,
                             int (*at_rest)(void *arg, const struct engine_machine *m,

@@ -84,9 +84,17 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
                      struct engine_snapshot_info *info, struct err *e);
 
 /*
- * The same; at_rest is called while the machine stands still: what its volumes hold at that time is
- * what belongs to *ret. It must not talk to the guest, which cannot answer, and should be quick.
- * Should this process end there, the machine goes on by itself.
+ * Before a snapshot that many will start from: the machine does what each of them will do first, a
+ * command, above a snapshot that nobody keeps. What it writes meanwhile is a layer of its own then,
+ * and a kind that copies_ahead has these pages ready; for others this does nothing. That it failed
+ * is no harm.
+ */
+void machine_rehearse(struct machines *ms, const char *id);
+
+/*
+ * The same as machine_snapshot(); at_rest is called while the machine stands still: what its
+ * volumes hold at that time is what belongs to *ret. It must not talk to the guest, which cannot
+ * answer, and should be quick. Should this process end there, the machine goes on by itself.
  */
 int machine_snapshot_with(struct machines *ms, const char *id,
                           int (*at_rest)(void *arg, const struct engine_machine *m, struct err *e),

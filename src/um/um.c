@@ -620,7 +620,8 @@ static int find_kinds(struct um *um, const struct um_config *cfg, struct err *e)
 		um->kinds[n++] = (struct engine_kind){.name = kinds[i]->name,
 		                                      .isolation = kinds[i]->isolation,
 		                                      .kernel = w->build,
-		                                      .host_cpu = !kinds[i]->kvm};
+		                                      .host_cpu = !kinds[i]->kvm,
+		                                      .copies_ahead = kinds[i]->kvm};
 	}
 	um->engine.nkinds = n;
 	return n ? 0 : r;
