@@ -134,7 +134,7 @@ print("wrote /workspace/plot.png")
                     "df.to_parquet('/workspace/state.parquet')\nprint('rows:', len(df))\n") == "rows: 1000\n"
     assert run_file(box, "c2.py", "import pandas as pd\ndf = pd.read_parquet('/workspace/state.parquet')\n"
                     "print('max y:', int(df.y.max()))\n") == "max y: 998001\n"
-    assert box.run("node", "-e", "console.log(process.versions.node)").startswith("22.")
+    assert box.run("node", "-e", "console.log(process.versions.node)").startswith("22.") and box.run("npm", "--version", timeout=60).startswith("10.")
 
 
 USES = {
@@ -433,6 +433,20 @@ def test_rich_results_reach_the_client(world):
         assert other.run_code("const kept = 2; kept").text == "2" and ctx.run_code("kept").text == "1"
 
 
+def test_a_python_that_is_awake(world):
+    """The page of python-data: what run() talks to was there before the sandbox, and goes along into forks; exec() is a shell."""
+    need(world, "python-data")
+    from pandastack import Sandbox
+    with Sandbox.create(template="python-data", env={"GIVEN": "at create"}) as sb:
+        assert sb.run("print(pd.Series([1, 2]).sum(), np.arange(4).sum())").stdout == "3 6\n"
+        sb.run("import os\nkept = os.environ['GIVEN']")
+        child = sb.fork()
+        sb.run("kept = 'changed'")
+        assert (sb.run("print(kept)").stdout, child.run("print(kept)").stdout) == ("changed\n", "at create\n")
+        assert sb.exec("echo $((6 * 7)) $GIVEN").stdout == "42 at create\n"
+        child.kill()
+
+
 def test_a_jupyter_client_through_the_proxy(world):
     """Jupyter's own protocol: a kernel is made over HTTP, a cell is run over its WebSocket."""
     need(world, "code-interpreter")
@@ -657,6 +671,7 @@ def test_a_browser_waits_in_every_sandbox(world):
         # what it trusts, and where it is, a browser looks up when it starts
         r = child.exec("mkdir -p ~/.pki/nssdb && certutil -d sql:$HOME/.pki/nssdb -N --empty-password && cd /workspace && TZ=Asia/Tokyo python3 b.py")
         assert r.stdout == "t True started\n", r
+        assert child.exec("cd /workspace && unset PLAYWRIGHT_NODEJS_PATH && python3 b.py").stdout.startswith("t True ")
         child.kill()
 
 
