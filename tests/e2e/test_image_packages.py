@@ -58,7 +58,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if half:
                 self.wfile.write(data[:half])
                 self.wfile.flush()
-                self.server.go.wait(300)
+                self.server.go.wait(600)
             self.wfile.write(data[half:])
         except OSError:
             pass  # it was killed meanwhile
@@ -78,7 +78,8 @@ class Bed:
         self.index(entries)
         self.mirror = Mirror(self.repo)
         self.sources("[trusted=yes] ")
-        (home / "apt.conf").write_text('Acquire::Retries "0";\n')  # where nobody listens now, nobody will
+        # where nobody listens now, nobody will; one that stalls does so until a test is done with it
+        (home / "apt.conf").write_text('Acquire::Retries "0"; Acquire::http::Timeout "600";\n')
 
     def package(self, name, depends=""):
         made = self.home / name
