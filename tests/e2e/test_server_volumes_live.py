@@ -5,8 +5,10 @@ import threading
 
 import pytest
 
-from conftest import wait_for
+from conftest import FEW, wait_for
 from test_server_volumes import volume, with_volume
+
+BYTES = 12_000_000 if FEW else 20_000_000  # of a file that must not change
 
 
 def attach(p, id, name="data", path="/workspace", **more):
@@ -146,12 +148,12 @@ def size_in(p, id, path="/workspace"):
 def test_a_volume_grows_while_it_is_written_and_while_nobody_has_it(pandad):
     volume(pandad)
     id = with_volume(pandad)
-    out(pandad, id, "head -c 20000000 /dev/urandom >/workspace/f; cd /workspace; sha256sum f >sum")
+    out(pandad, id, f"head -c {BYTES} /dev/urandom >/workspace/f; cd /workspace; sha256sum f >sum")
     assert size_in(pandad, id) < 64
     v = pandad.do("PATCH", "/v1/volumes/data", {"size_mb": 512}, expect=200)
     assert v["size_mb"] == 512 and v["used_bytes"] < 64 << 20
     assert size_in(pandad, id) > 440
-    out(pandad, id, "head -c 100000000 /dev/zero | tr '\\0' x >/workspace/g; cd /workspace; sha256sum -c sum; rm g")
+    out(pandad, id, f"head -c {5 * BYTES} /dev/zero | tr '\\0' x >/workspace/g; cd /workspace; sha256sum -c sum; rm g")
     for body, word in ({"size_mb": 100}, "smaller"), ({"size_mb": 70000}, "size_mb"), ({}, "size_mb"):
         a = pandad.ask("PATCH", "/v1/volumes/data", body)
         assert a.status == 400 and word in a.json["error"], a
@@ -201,7 +203,7 @@ for i in range(10**9):
 def test_a_snapshot_is_one_moment_of_a_volume_that_is_written(pandad):
     volume(pandad, size_mb=512)
     id = with_volume(pandad)
-    out(pandad, id, "head -c 20000000 /dev/urandom >/workspace/f; cd /workspace; sha256sum f >sum")
+    out(pandad, id, f"head -c {BYTES} /dev/urandom >/workspace/f; cd /workspace; sha256sum f >sum")
     out(pandad, id, f"python3 -c '{WRITER}' >/dev/null 2>&1 & until test -s /workspace/log; do sleep 0.02; done")
     s = pandad.do("POST", "/v1/volumes/data/snapshots", {"name": "monday"}, expect=201)
     assert (s["kind"], s["source"], s["size_mb"]) == ("snapshot", "data", 512)
@@ -236,7 +238,7 @@ def test_forks_of_a_sandbox_that_writes(pandad):
     volume(pandad, size_mb=256)
     volume(pandad, "small", 16)
     id = pandad.create(volumes=[{"name": "data", "path": "/workspace"}, {"name": "small", "path": "/small"}])
-    out(pandad, id, "head -c 20000000 /dev/urandom >/workspace/f; cd /workspace; sha256sum f >sum")
+    out(pandad, id, f"head -c {BYTES} /dev/urandom >/workspace/f; cd /workspace; sha256sum f >sum")
     out(pandad, id, f"python3 -c '{WRITER}' >/dev/null 2>&1 & until test -s /workspace/log; do sleep 0.02; done")
     out(pandad, id, f"python3 -c '{WRITER.replace('/workspace', '/small')}' >/dev/null 2>&1 & until test -s /small/log; do sleep 0.02; done")
     children = pandad.do("POST", f"/v1/sandboxes/{id}/fork-tree", {"count": 3})["children"]
