@@ -100,6 +100,7 @@ fetch_npm()
 	fi
 	[[ $have == "$want" ]] || { rm -f "$file" && die "$name@$version is not what the template names: $have" \
 		"if that is what the registry's owner has published since, change the template"; }
+	touch "$file" # as above
 	echo "$file"
 }
 npm_digest()

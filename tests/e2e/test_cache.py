@@ -131,12 +131,19 @@ def test_packages_go_when_nothing_was_made_of_them_for_long(cache):
     for name, days in ("a_1_all.deb", 20), ("b_1_all.deb", 20), ("a_2_all.deb", 3), ("c_1_all.deb", 0), ("lock", 50):
         (archives / name).write_text("x" * 100)
         cache.age(days, archives / name)
+    npm = cache.images / "fetched/npm/@scope"
+    npm.mkdir(parents=True)
+    for name, days in ("a-1.0.tgz", 20), ("a-1.1.tgz", 2):
+        (npm / name).write_text("x")
+        cache.age(days, npm / name)
+    said = cache.run("--dry-run")
+    assert "3 packages: would go" in said, said
     with open(cache.images / "apt/lock", "w") as lock:  # somebody is fetching
         fcntl.flock(lock, fcntl.LOCK_EX)
         cache.run()
         assert len(list(archives.glob("*.deb"))) == 4
-    assert "2 packages of Debian: would go" in cache.run("--dry-run")
-    assert "2 packages of Debian: gone" in cache.run()
+    assert [p.name for p in npm.iterdir()] == ["a-1.1.tgz"]
+    assert "2 packages: gone" in cache.run()
     assert sorted(p.name for p in archives.iterdir()) == ["a_2_all.deb", "c_1_all.deb", "lock", "partial"]
     cache.run("--max-gb", "0")
     assert sorted(p.name for p in archives.glob("*.deb")) == ["c_1_all.deb"]  # used within the last hour
