@@ -8,6 +8,7 @@
 #include <sys/random.h>
 
 #include "api/api_internal.h"
+#include "api/json_in.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -155,7 +156,7 @@ static void have_body(void *arg, struct http_req *r, char *p, size_t n)
 
 	(void)r;
 	call_hold(c);
-	c->body = blank(p, n) ? json_object() : json_loadb(p, n, 0, &why);
+	c->body = blank(p, n) ? json_object() : json_in(p, n, &why);
 	if (json_is_object(c->body))
 		run(c);
 	else if (c->body)

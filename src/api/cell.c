@@ -8,6 +8,7 @@
 
 #include "api/exec.h"
 #include "api/job.h"
+#include "api/json_in.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 
@@ -102,14 +103,26 @@ static void feed(struct cell *x)
 		    job_send(x->j, x->request + x->request_at, x->request_len - x->request_at);
 }
 
+static void left_out(struct cell *x)
+{
+	static const char text[] =
+	    "\n[panda: an answer of the interpreter was left out, it is "
+	    "larger than 24 MiB or has more than 131072 values: show less]\n";
+
+	_Static_assert(CELL_LINE_MAX == 24 << 20 && JSON_VALUES_MAX == 131072, "as the text says");
+	x->ops->output(x->arg, true, text, sizeof(text) - 1);
+}
+
 /* One answer. False: x is gone. */
 static bool on_line(struct cell *x, const char *p, size_t n)
 {
-	json_t *j = json_loadb(p, n, 0, NULL), *text = json_object_get(j, "text");
+	json_t *j = json_in(p, n, NULL), *text = json_object_get(j, "text");
 	const char *id = json_string_value(json_object_get(j, "id"));
 	const char *type = json_string_value(json_object_get(j, "type"));
 	bool done = false;
 
+	if (!j && json_values(p, n) > JSON_VALUES_MAX)
+		left_out(x);
 	if (!id || !type || strcmp(id, x->id) != 0) {
 		json_decref(j); /* of another cell, or of work in the background */
 		return true;
@@ -142,6 +155,7 @@ static void keep(struct cell *x, const char *p, size_t n)
 	if (x->line_len + n > CELL_LINE_MAX) {
 		x->skipping = true;
 		x->line_len = 0;
+		left_out(x);
 		return;
 	}
 	if (x->line_len + n > x->line_cap) {

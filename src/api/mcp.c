@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/json_in.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "wire/mcp.h"
@@ -132,7 +133,7 @@ static void have_body(void *arg, struct http_req *r, char *p, size_t n)
 {
 	struct call *c = arg;
 	json_error_t why;
-	json_t *j = json_loadb(p, n, 0, &why);
+	json_t *j = json_in(p, n, &why);
 
 	(void)r;
 	call_hold(c);

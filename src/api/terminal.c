@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/exec.h"
+#include "api/json_in.h"
 #include "api/sse.h"
 #include "base/cleanup.h"
 #include "http/ws.h"
@@ -121,7 +122,7 @@ static bool side(const json_t *o, const char *key, unsigned *ret)
 /* {"resize":{"rows":R,"cols":C}}, {"type":"resize","rows":R,"cols":C}, {"stdin":"text"} */
 static void term_control(struct term *t, const char *p, size_t n)
 {
-	json_t *j = json_loadb(p, n, 0, NULL);
+	json_t *j = json_in(p, n, NULL);
 	const json_t *size = json_object_get(j, "resize"), *in = json_object_get(j, "stdin");
 	const char *type = json_string_value(json_object_get(j, "type"));
 	unsigned rows, cols;
@@ -418,7 +419,7 @@ static void mux_message(void *arg, struct ws *w, bool text, const void *p, size_
 {
 	struct mux *m = arg;
 	json_error_t why;
-	json_t *j = json_loadb(p, n, 0, &why);
+	json_t *j = json_in(p, n, &why);
 	const char *id = json_string_value(json_object_get(j, "id"));
 	struct mux_exec *x;
 	char msg[200];

@@ -111,6 +111,33 @@ def test_sessions_in_forks_after_hibernation_and_under_the_next_pandad(new_panda
     assert [i["id"] for i in p.do("GET", s.at)] == [s.sid]
 
 
+LIAR = r"""
+import json, sys
+while True:
+    request = json.loads(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
+    sys.stdout.buffer.write(b"[" + b"{}," * 7_000_000 + b"0]\n")
+    print(json.dumps({"id": request["id"], "type": "done", "exit": 0}), flush=True)
+"""
+
+
+def peak_mib(p):
+    return int(open(f"/proc/{p.process.pid}/status").read().split("VmHWM:")[1].split()[0]) >> 10
+
+
+def test_an_interpreter_that_answers_in_a_million_values_costs_little(new_pandad):
+    """Parsed, its one line would be 1.5 GiB in pandad, and seconds for everybody."""
+    p = new_pandad()
+    id = p.create()
+    if p.sh(id, "ls /usr/lib/panda/repl.py")["exit_code"]:
+        pytest.skip("the image has no resident interpreter")
+    p.do("PUT", f"/v1/sandboxes/{id}/fs?path=/usr/lib/panda/repl.py", LIAR.encode())
+    s = Session(p, id)
+    before = peak_mib(p)
+    r = s.run("1", timeout_ms=int(60000 * patience()))
+    assert (r["exit"], r["results"]) == (0, []) and "left out" in r["stderr"], r
+    assert peak_mib(p) < before + 200
+
+
 def test_sessions_come_and_go(pandad):
     id = pandad.create()
     s = Session(pandad, id)
