@@ -442,9 +442,15 @@ static void mark_needed(struct build *b, size_t i)
 	b->stages[i].image = (struct engine_image)ENGINE_IMAGE_EMPTY;
 	if (f->stages[i].from >= 0)
 		mark_needed(b, (size_t)f->stages[i].from);
-	for (size_t k = f->stages[i].first; k < f->stages[i].end; k++)
-		if (f->steps[k].from >= 0)
-			mark_needed(b, (size_t)f->steps[k].from);
+	for (size_t k = f->stages[i].first; k < f->stages[i].end; k++) {
+		const struct docker_step *s = &f->steps[k];
+
+		if (s->from >= 0)
+			mark_needed(b, (size_t)s->from);
+		for (size_t m = 0; m < s->nmounts; m++)
+			if (s->mounts[m].from >= 0)
+				mark_needed(b, (size_t)s->mounts[m].from);
+	}
 }
 
 /* All that can be said at once. */

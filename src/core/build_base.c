@@ -114,7 +114,7 @@ static int unknown(const struct docker_stage *s, const char *name, struct err *e
 	if (s->implied)
 		return err_set(
 		    e, ENOENT, "template_unknown",
-		    "COPY --from=%.40s: no earlier stage and no template is called so, and nothing "
+		    "--from=%.40s: no earlier stage and no template is called so, and nothing "
 		    "is pulled from registries: import an archive of that image (panda template "
 		    "import FILE --name NAME), and use NAME",
 		    name);

@@ -19,9 +19,32 @@ void build_digest_add(struct sha *sha, const char *text)
 	(void)sha_add(sha, text, strlen(text) + 1);
 }
 
-int build_next_key(struct stage *st, const struct docker_step *step, struct sha *sha)
+/* What a source names, by name and content. */
+static int add_source(struct stage *st, const struct docker_step *step, const char *word, int from,
+                      struct sha *sha)
 {
 	struct build_order *o = st->b->order;
+	autofree char *source = NULL;
+	bool whole;
+	int r = 0;
+
+	if (from >= 0) {
+		build_digest_add(sha, st->b->stages[from].key);
+		return 0;
+	}
+	r = build_expand(st, step, word, &source);
+	if (r == 0)
+		r = build_source(st, step, source);
+	for (size_t i = 0; r == 0 && i < o->nfiles; i++)
+		if (!o->files[i].left_out && build_below(source, o->files[i].path, &whole)) {
+			build_digest_add(sha, o->files[i].path);
+			build_digest_add(sha, o->files[i].digest);
+		}
+	return r;
+}
+
+int build_next_key(struct stage *st, const struct docker_step *step, struct sha *sha)
+{
 	autofree char *env = json_dumps(st->env, JSON_COMPACT | JSON_SORT_KEYS);
 	autofree char *args = json_dumps(st->args, JSON_COMPACT | JSON_SORT_KEYS);
 	struct digest d;
@@ -35,23 +58,12 @@ int build_next_key(struct stage *st, const struct docker_step *step, struct sha 
 	build_digest_add(sha, args);
 	build_digest_add(sha, st->workdir);
 	build_digest_add(sha, st->user);
-	if (step->from >= 0)
-		build_digest_add(sha, st->b->stages[step->from].key);
-	else if (step->op == DOCKER_COPY || step->op == DOCKER_ADD)
-		for (size_t w = 0; r == 0 && w + 1 < step->nwords; w++) {
-			autofree char *source = NULL;
-			bool whole;
-
-			r = build_expand(st, step, step->words[w], &source);
-			if (r == 0)
-				r = build_source(st, step, source);
-			for (size_t i = 0; r == 0 && i < o->nfiles; i++)
-				if (!o->files[i].left_out &&
-				    build_below(source, o->files[i].path, &whole)) {
-					build_digest_add(sha, o->files[i].path);
-					build_digest_add(sha, o->files[i].digest);
-				}
-		}
+	if (step->op == DOCKER_COPY || step->op == DOCKER_ADD)
+		for (size_t w = 0; r == 0 && w + 1 < step->nwords; w++)
+			r = add_source(st, step, step->words[w], step->from, sha);
+	for (size_t i = 0; r == 0 && i < step->nmounts; i++)
+		if (step->mounts[i].kind == DOCKER_BIND)
+			r = add_source(st, step, step->mounts[i].source, step->mounts[i].from, sha);
 	if (sha_done(sha, &d) < 0)
 		return err_set(st->e, EIO, "internal", "no digest");
 	if (r == 0)

@@ -22,7 +22,7 @@
 extern const unsigned char panda_tool[];
 extern const size_t panda_tool_len;
 
-#define TOOL "/run/panda/tool"
+#define TOOL BUILD_TOOL
 /* Those a file is not itself without; tar would take only the users' own. */
 #define XATTRS "--xattrs", "--xattrs-include=user.*", "--xattrs-include=security.capability"
 
@@ -203,17 +203,22 @@ static char *untar_flag(const char *path)
 	return NULL;
 }
 
-/* With panda-tool (guest_tool.c), which is there afterwards: the root may have no programs. */
-static int tool(struct copy *c, struct guest *g, char *const *argv, int in, int out)
+int build_hand(struct stage *st, const struct docker_step *step, struct guest *g, char *const *argv,
+               int in, int out)
 {
 	struct wire_file f;
 	int r = 0;
 
-	build_short(c->st->b, g);
-	if (guest_stat(g, TOOL, false, &f, NULL) < 0 || f.size != panda_tool_len)
-		r = guest_write_file(g, TOOL, panda_tool, panda_tool_len, WIRE_WRITE_PARENTS, 0700,
-		                     c->st->e);
-	return r < 0 ? r : build_tool(c->st, c->step, g, argv, in, out);
+	build_short(st->b, g);
+	if (guest_stat(g, BUILD_TOOL, false, &f, NULL) < 0 || f.size != panda_tool_len)
+		r = guest_write_file(g, BUILD_TOOL, panda_tool, panda_tool_len, WIRE_WRITE_PARENTS,
+		                     0700, st->e);
+	return r < 0 ? r : build_tool(st, step, g, argv, in, out);
+}
+
+static int tool(struct copy *c, struct guest *g, char *const *argv, int in, int out)
+{
+	return build_hand(c->st, c->step, g, argv, in, out);
 }
 
 /* What tar -v said it has made, below dest. Of dest itself make_directory() has taken care. */

@@ -179,7 +179,24 @@ int build_root_make(struct stage *st);
 /* Has the root of the stage's suite, or makes it: it is an archive of the order from then on. */
 int build_debian(struct stage *st);
 
+/* ---- build_mount.c ---- */
+
+struct build_mounted {
+	size_t n;
+	bool made[DOCKERFILE_MOUNTS_MAX]; /* where it is mounted was nothing before */
+};
+
+/* Before and after a RUN. When one fails the machine is of no use any more. */
+int build_mounts(struct stage *st, const struct docker_step *step, struct build_mounted *ret);
+int build_unmount(struct stage *st, const struct docker_step *step, const struct build_mounted *m);
+
 /* ---- build_copy.c ---- */
+
+/* Where panda-tool (guest_tool.c) is when build_hand() has been called: the root may have no
+ * programs. */
+#define BUILD_TOOL "/run/panda/tool"
+int build_hand(struct stage *st, const struct docker_step *step, struct guest *g, char *const *argv,
+               int in, int out);
 
 int build_copy(struct stage *st, const struct docker_step *step);
 /* A source as the paths of the context are: "./a/" is "a", "." is "". In place. */

@@ -147,6 +147,7 @@ static int run(struct stage *st, const struct docker_step *step)
 	                          .user = user,
 	                          .in = -1,
 	                          .out = -1};
+	struct build_mounted mounted;
 	struct guest_exit end;
 	size_t n = 0;
 	json_t *v;
@@ -168,6 +169,9 @@ static int run(struct stage *st, const struct docker_step *step)
 	}
 	argv[n] = NULL;
 	user_of(st, user);
+	r = build_mounts(st, step, &mounted);
+	if (r < 0)
+		return r;
 	r = build_command(st->b, &c, &end, st->e);
 	if (step->script)
 		(void)guest_remove(st->guest, SCRIPT, false, NULL);
@@ -177,7 +181,7 @@ static int run(struct stage *st, const struct docker_step *step)
 		return build_bad(st, step, "'%.80s' was ended by signal %d", step->text, end.code);
 	if (end.code)
 		return build_bad(st, step, "'%.80s' failed with %d", step->text, end.code);
-	return 0;
+	return build_unmount(st, step, &mounted);
 }
 
 /* --- instructions ----------------------------------------------------------------------------- */

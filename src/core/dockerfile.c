@@ -37,8 +37,8 @@ static int imply_stage(struct reader *r, char *image)
 		if (d->stages[i].implied && !strcmp(d->stages[i].base, image))
 			return (int)i;
 	if (!*image || strspn(image, "0123456789") == strlen(image) || !strcmp(image, "scratch"))
-		return docker_bad(
-		    r, "COPY --from=%.50s: no earlier stage is called so, and no image", image);
+		return docker_bad(r, "--from=%.50s: no earlier stage is called so, and no image",
+		                  image);
 	if (d->nstages == DOCKERFILE_STAGES_MAX)
 		return docker_bad(r, "more than %d stages", DOCKERFILE_STAGES_MAX);
 	at[1] = at[0];
@@ -57,6 +57,68 @@ static bool one_of(const char *key, const char *const *list)
 		if (!strcmp(key, *list))
 			return true;
 	return false;
+}
+
+static int stage_or_image(struct reader *r, char *name)
+{
+	int i = stage_called(r->d, name, r->d->nstages - 1);
+
+	return i < 0 ? imply_stage(r, name) : i;
+}
+
+/* --mount=type=bind,source=a,target=b; text is cut into its pieces. */
+static int add_mount(struct reader *r, struct docker_step *s, char *text)
+{
+	/* what makes caches faster or says whose they are */
+	static const char *const others[] = {"id",   "sharing", "mode",     "uid", "gid",
+	                                     "size", "ro",      "readonly", NULL};
+	struct docker_mount m = {.from = -1, .source = "."};
+	char *save = NULL;
+
+	if (!s->mounts)
+		s->mounts = docker_keep(r->d, DOCKERFILE_MOUNTS_MAX * sizeof(*s->mounts));
+	if (!s->mounts)
+		return docker_no_memory(r->e);
+	if (s->nmounts == DOCKERFILE_MOUNTS_MAX)
+		return docker_bad(r, "more than %d mounts", DOCKERFILE_MOUNTS_MAX);
+	for (char *k = strtok_r(text, ",", &save); k; k = strtok_r(NULL, ",", &save)) {
+		char *v = strchr(k, '=');
+
+		if (v)
+			*v++ = 0;
+		if (!strcmp(k, "rw") || !strcmp(k, "readwrite")) {
+			m.writable = !v || !strcasecmp(v, "true");
+		} else if (!v && !one_of(k, others)) {
+			return docker_bad(r, "RUN --mount: '%.60s' needs a value", k);
+		} else if (!strcmp(k, "type")) {
+			if (strcmp(v, "bind") != 0 && strcmp(v, "cache") != 0 &&
+			    strcmp(v, "tmpfs") != 0)
+				return docker_bad(r,
+				                  "RUN --mount=type=%.20s is not known here: bind, "
+				                  "cache and tmpfs are; give secrets as variables "
+				                  "of a sandbox, and save that",
+				                  v);
+			m.kind = !strcmp(v, "bind")    ? DOCKER_BIND
+			         : !strcmp(v, "cache") ? DOCKER_CACHE
+			                               : DOCKER_TMPFS;
+		} else if (!strcmp(k, "source") || !strcmp(k, "src")) {
+			m.source = v;
+		} else if (!strcmp(k, "target") || !strcmp(k, "dst") || !strcmp(k, "destination")) {
+			m.target = v;
+		} else if (!strcmp(k, "from")) {
+			m.from = stage_or_image(r, v);
+			if (m.from < 0)
+				return m.from;
+		} else if (!one_of(k, others)) {
+			return docker_bad(r, "RUN --mount does not know '%.60s'", k);
+		}
+	}
+	if (!m.target || !*m.target)
+		return docker_bad(r, "RUN --mount needs a target");
+	if (m.from >= 0 && !strcmp(m.source, "."))
+		m.source = "/";
+	s->mounts[s->nmounts++] = m;
+	return 0;
 }
 
 /* "--chown=a:b --link" in front of the words. */
@@ -86,14 +148,14 @@ static int flags(struct reader *r, struct docker_step *s, const char *instructio
 		} else if (s->op == DOCKER_COPY && !strcmp(word, "parents")) {
 			s->parents = !value || !strcasecmp(value, "true");
 		} else if (s->op == DOCKER_COPY && value && !strcmp(word, "from")) {
-			s->from = stage_called(r->d, value, r->d->nstages - 1);
-			if (s->from < 0)
-				s->from = imply_stage(r, value);
+			s->from = stage_or_image(r, value);
 			if (s->from < 0)
 				return s->from;
-		} else if (s->op == DOCKER_RUN && value && !strcmp(word, "mount") &&
-		           (strstr(value, "type=cache") || strstr(value, "type=tmpfs"))) {
-			; /* only about speed: what is mounted there is a directory here */
+		} else if (s->op == DOCKER_RUN && value && !strcmp(word, "mount")) {
+			int k = add_mount(r, s, value);
+
+			if (k < 0)
+				return k;
 		} else if (!(copies && one_of(word, copied)) &&
 		           !(s->op == DOCKER_RUN && one_of(word, mounts))) {
 			return docker_bad(r, "%s does not know the option --%.60s", instruction,

@@ -16,7 +16,8 @@ enum {
 	DOCKERFILE_MAX = 256 << 10, /* bytes of text */
 	DOCKERFILE_STEPS_MAX = 512,
 	DOCKERFILE_STAGES_MAX = 32,
-	DOCKERFILE_WORDS_MAX = 512,          /* of one instruction */
+	DOCKERFILE_WORDS_MAX = 512, /* of one instruction */
+	DOCKERFILE_MOUNTS_MAX = 16,
 	DOCKERFILE_EXPANDED_MAX = 128 << 10, /* one word, with its variables */
 };
 
@@ -40,6 +41,19 @@ struct docker_heredoc {
 	bool expand; /* its variables; the name was not quoted */
 };
 
+enum docker_mount_kind {
+	DOCKER_BIND,
+	DOCKER_CACHE,
+	DOCKER_TMPFS,
+};
+
+struct docker_mount {
+	enum docker_mount_kind kind;
+	bool writable;
+	int from; /* as of a step */
+	char *source, *target;
+};
+
 struct docker_step {
 	enum docker_op op;
 	unsigned line;
@@ -53,6 +67,8 @@ struct docker_step {
 	int from;            /* COPY --from: a stage, maybe an implied one; -1: the context */
 	struct docker_heredoc *heredocs;
 	size_t nheredocs;
+	struct docker_mount *mounts; /* of RUN */
+	size_t nmounts;
 };
 
 struct docker_stage {

@@ -5,6 +5,7 @@
  * this directory of the machine's root.
  * panda-tool chown USER[:GROUP]: gives away what stdin names (paths, each with a NUL); users are
  * those of the machine's root.
+ * panda-tool mount ro|rw FROM TO, tmpfs TO, umount TO.
  * panda-tool glob PATTERN: prints the paths that it matches, each with a NUL.
  *
  * A program of guests, as panda-init is: static. core/build_copy.c puts it there.
@@ -120,6 +121,15 @@ static int print_matches(const char *pattern)
 	return fflush(stdout) == 0 ? 0 : die("cannot print", pattern);
 }
 
+static int bind_at(const char *how, const char *from, const char *to)
+{
+	if (mount(from, to, NULL, MS_BIND, NULL) < 0 ||
+	    (!strcmp(how, "ro") &&
+	     mount(NULL, to, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL) < 0))
+		return die("cannot mount at", to);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 3 && !strcmp(argv[1], "at"))
@@ -128,6 +138,15 @@ int main(int argc, char **argv)
 		return give_all(argv[2]);
 	if (argc == 3 && !strcmp(argv[1], "glob"))
 		return print_matches(argv[2]);
-	fprintf(stderr, "usage: panda-tool at DIRECTORY COMMAND... | chown OWNER | glob PATTERN\n");
+	if (argc == 5 && !strcmp(argv[1], "mount"))
+		return bind_at(argv[2], argv[3], argv[4]);
+	if (argc == 3 && !strcmp(argv[1], "tmpfs"))
+		return mount("tmpfs", argv[2], "tmpfs", 0, NULL) < 0
+		           ? die("cannot mount at", argv[2])
+		           : 0;
+	if (argc == 3 && !strcmp(argv[1], "umount"))
+		return umount2(argv[2], MNT_DETACH) < 0 ? die("cannot unmount", argv[2]) : 0;
+	fprintf(stderr, "usage: panda-tool at DIRECTORY COMMAND... | chown OWNER | glob PATTERN |\n"
+	                "       mount ro|rw FROM TO | tmpfs TO | umount TO\n");
 	return 2;
 }

@@ -121,6 +121,25 @@ RUN test "$PWD" = "/with space/y" && test "$B|$C|$D|$E|$F|$G|$H|$Y|$Z" = '-two|n
 LABEL a=b "c"="d e" \\
       f='g'
 """,
+    "mounts": """FROM base AS made
+RUN mkdir /out && echo made >/out/it
+FROM base
+ARG WHERE=req.txt
+WORKDIR /src
+RUN echo mine >there
+RUN --mount=type=bind,source=requirements.txt,target=${WHERE} \
+    --mount=type=bind,source=app,target=/mnt/app,rw \
+    --mount=source=package.json,dst=there \
+    --mount=type=bind,from=made,source=/out,target=/out \
+    --mount=from=debian:bookworm,src=/etc/os-release,target=/os \
+    --mount=type=cache,target=/root/.cache,sharing=locked,id=x \
+    --mount=type=tmpfs,target=/scratch \
+    grep -qx flask req.txt && echo new >/mnt/app/new && test -f /mnt/app/static/css/site.css -a "$(cat there)" = "{}" -a "$(cat /out/it)" = made && \
+    grep -q bookworm /os && echo c >/root/.cache/c && head -c 10000000 /dev/zero >/scratch/big && ! touch req.txt 2>/dev/null && ! touch /out/x 2>/dev/null
+RUN --mount=type=bind,target=. test -f requirements.txt -a -f app/main.py -a ! -e tests && ! test -e there
+RUN test "$(ls -A . /mnt /scratch 2>/dev/null | xargs)" = ".: there /mnt:" && test "$(cat there)" = mine && test ! -e /out -a ! -e /os -a ! -e /.panda-mounts && \
+    test "$(cat /root/.cache/c)" = c && ! grep -E ' (/src|/out|/os|/scratch|/mnt)' /proc/mounts
+""",
     "shells": """FROM base AS a
 SHELL ["/bin/bash", "-c"]
 FROM a
@@ -180,6 +199,16 @@ def test_what_can_only_be_seen_when_it_is_built(own):
     ]:
         b, logged = build(own, "x", f"FROM base\n{text}\n", APP, status="failed")
         assert says in b["error"] and says in logged, (b, logged)
+
+
+def test_what_is_mounted_counts_for_the_cache(own):
+    text = ("FROM base AS other\nARG WHAT\nRUN echo $WHAT >/it\nFROM base\nRUN --mount=type=bind,source=a.whl,target=/a --mount=from=other,src=/it,target=/it "
+            "cat /a /it >/root/it")
+    build(own, "x", text, APP, build_args='{"WHAT": "one"}')
+    for files, what, same in (APP, "one", 2), ({**APP, "b.whl": "other"}, "one", 2), ({**APP, "a.whl": "other"}, "one", 1), (APP, "two", 0):
+        _, logged = build(own, "x", text, files, build_args=f'{{"WHAT": "{what}"}}', replace="true")
+        assert logged.count("(as before)") == same, logged
+    assert own.sh(own.create(template="x"), "cat /root/it")["stdout"] == "atwo\n"
 
 
 def test_variables_of_from(own):

@@ -123,6 +123,30 @@ static void a_script_says_what_runs_it(void **state)
 	assert_true(!d->steps[2].parents && d->steps[3].parents);
 }
 
+static void mounts_are_read(void **state)
+{
+	AUTO(dockerfile_freep)
+	struct dockerfile *d = parse(
+	    "FROM base AS a\nFROM base\n"
+	    "RUN --mount=type=cache,target=/c,id=x --mount=target=. --mount=from=a,dst=/d,rw "
+	    "--mount=type=tmpfs,target=/t,size=10 --mount=type=bind,src=s,target=t,ro,from=z x\n");
+	const struct docker_mount *m = d->steps[0].mounts;
+
+	assert_int_equal(d->nstages, 3); /* z is an image */
+	assert_int_equal(d->steps[0].nmounts, 5);
+	assert_string_equal(d->steps[0].words[0], "x");
+	assert_int_equal(m[0].kind, DOCKER_CACHE);
+	assert_int_equal(m[1].kind, DOCKER_BIND);
+	assert_string_equal(m[1].source, ".");
+	assert_int_equal(m[1].from, -1);
+	assert_true(m[2].writable && m[2].from == 0);
+	assert_string_equal(m[2].source, "/");
+	assert_int_equal(m[3].kind, DOCKER_TMPFS);
+	assert_false(m[4].writable);
+	assert_string_equal(m[4].source, "s");
+	assert_int_equal(m[4].from, 1);
+}
+
 static void what_is_wrong_is_named_with_its_line(void **state)
 {
 	static const struct {
@@ -155,6 +179,11 @@ static void what_is_wrong_is_named_with_its_line(void **state)
 	    {"# escape=x\nFROM base\n", ":1:", "escape"},
 	    {"FROM --foo=bar base\n", ":1:", "--foo=bar"},
 	    {"FROM base\nRUN a \\\n\nb\x01\n\x02 x\n", ":5:", "no instruction '?'"},
+	    {"FROM base\nRUN --mount=type=ssh a\n", ":2:", "type=ssh is not known"},
+	    {"FROM base\nRUN --mount=type=cache a\n", ":2:", "needs a target"},
+	    {"FROM base\nRUN --mount=type=bind,target a\n", ":2:", "'target' needs a value"},
+	    {"FROM base\nRUN --mount=target=/a,what=b a\n", ":2:", "does not know 'what'"},
+	    {"FROM base\nRUN --mount=target=/a,from=7 a\n", ":2:", "--from=7"},
 	    {"FROM base\nRUN a \\\\\nb\n", ":3:", "no instruction 'b'"},
 	    {"FROM --platform=linux/arm64 base\n", ":1:", "linux/amd64, and not linux/arm64"},
 	    {"FROM base\nEXPOSE\n", ":2:", "EXPOSE needs a value"},
@@ -311,6 +340,7 @@ int main(void)
 	    cmocka_unit_test(copying_from_an_image_implies_a_stage),
 	    cmocka_unit_test(heredocs_are_read),
 	    cmocka_unit_test(a_script_says_what_runs_it),
+	    cmocka_unit_test(mounts_are_read),
 	    cmocka_unit_test(what_is_wrong_is_named_with_its_line),
 	    cmocka_unit_test(too_much_is_refused),
 	    cmocka_unit_test(real_shapes_are_understood),
