@@ -276,6 +276,18 @@ def test_what_a_cell_started_ends_with_it(py, tmp_path, nest, sent, how):
     assert py.run("1").value == "1"
 
 
+def test_what_is_started_after_the_interrupt_ends_too(py, js, tmp_path):
+    """As by a shell that was just about to."""
+    (tmp_path / "late").write_text("trap 'echo $$ >outer; sh -c \"echo \\$\\$ >inner; exec sleep 1000\"' INT\necho on\nsleep 1000\n")
+    for repl, code in (py, "import subprocess; subprocess.Popen(['sh', 'late']).wait()"), \
+            (js, "require('child_process').spawnSync('sh', ['late'], { stdio: 'inherit' })"):
+        assert interrupted(repl, code).error["name"] == "KeyboardInterrupt"
+        assert repl.run("1").value == "1"
+        wait_for_file(tmp_path / "inner")
+        wait_nest_gone(tmp_path)
+        (tmp_path / "inner").unlink()
+
+
 def test_what_earlier_cells_started_stays(py):
     py.run("import subprocess, time\nserver = subprocess.Popen(['sleep', '1000'])\ntime.sleep(0.02)")  # a tick of its clock
     pid = int(py.run("server.pid").value)

@@ -14,6 +14,7 @@ const PIPE_BYTES = 64 << 10;  // what a pipe holds
 const BEHIND_MAX = 1 << 20;   // bytes to be written before those who print have to wait
 const PRESS_MS = 20;          // between two looks whether a cell has been stopped
 const END_MS = 1000;          // how long the cells' thread, or what it waits for, has to end by itself
+const CHASE_MS = 5, CHASES = 200; // how often we look after those who were told to end
 const TIMED_OUT = 124;        // as timeout(1) says
 
 const main = new inspector.Session();
@@ -74,29 +75,45 @@ function ticksNow() {
 	return Math.round(parseFloat(fs.readFileSync('/proc/uptime', 'latin1')) * 100);
 }
 
-/* As a terminal would, to our children that began then or later, and to theirs: those of earlier cells have been left there to stay. */
-function signalChildren(ticks, signal) {
-	const children = new Map();
+/* Map of pid to what it runs: of these processes and their descendants, as far as they began then or later, and live. */
+function startedSince(ticks, roots) {
+	const children = new Map(), runs = new Map();
 	for (const pid of fs.readdirSync('/proc').filter(name => /^[0-9]+$/.test(name)).map(Number)) {
 		try {
 			const stat = fs.readFileSync(`/proc/${pid}/stat`, 'latin1');
 			const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' '); /* what stands before may hold anything */
-			if (Number(fields[19]) >= ticks)
-				children.set(fields[1], [...children.get(fields[1]) ?? [], pid]);
+			const parent = Number(fields[1]);
+			if (Number(fields[19]) < ticks || fields[0] === 'Z')
+				continue;
+			runs.set(pid, fs.readFileSync(`/proc/${pid}/cmdline`, 'latin1'));
+			children.set(parent, [...children.get(parent) ?? [], pid]);
 		} catch {
 			/* it is gone */
 		}
 	}
-	const found = [process.pid];
+	const found = new Set(roots);
 	for (const pid of found)
-		found.push(...children.get(String(pid)) ?? []);
-	for (const pid of found.slice(1)) {
+		children.get(pid)?.forEach(child => found.add(child)); /* and it is looked at in its turn */
+	return new Map([...found].filter(pid => runs.has(pid)).map(pid => [pid, runs.get(pid)]));
+}
+
+/*
+ * As a terminal would, but those of earlier cells have been left there to stay. A shell that was about to start a command may do so all
+ * the same, and wait for it: so we look again at those we have told, and at what they run by then.
+ */
+function signalChildren(ticks, signal, told = new Map(), times = CHASES) {
+	const found = startedSince(ticks, told.size ? told.keys() : [process.pid]);
+	found.delete(process.pid); /* if we began with the cell */
+	for (const [pid, command] of found) {
 		try {
-			process.kill(pid, signal);
+			if (told.get(pid) !== command)
+				process.kill(pid, signal);
 		} catch {
 			/* it is gone */
 		}
 	}
+	if (times && found.size)
+		setTimeout(signalChildren, CHASE_MS, ticks, signal, found, times - 1);
 }
 
 /* --- cells */

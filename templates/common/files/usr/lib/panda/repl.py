@@ -49,6 +49,7 @@ TEXT_MAX = 1 << 20        # characters of a text/plain result; more is cut, with
 DATA_MAX = 16 << 20       # characters of any other form of a result; larger ones are left out
 FLUSH_S = 0.05            # unfinished lines are shown after this time
 HARDER_S = 1.0            # after a timeout: once more, and for those who wait deaf their children end
+CHASE_S = 1.0             # how long those who are told to end are watched
 TICKS = os.sysconf("SC_CLK_TCK")
 SORT_SIZE = 100 << 10     # for this much the allocator looks through all that is free
 TIMED_OUT = 124           # as timeout(1) says
@@ -81,19 +82,21 @@ def cut(text):
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}... ({len(text) - TEXT_MAX} more characters)"
 
 
-def started_since(ticks):
-    """Our children that began at this time after boot or later, and theirs."""
-    children = {}
+def started_since(ticks, roots):
+    """{pid: what it runs} of these processes and their descendants, as far as they began at this time after boot or later, and live."""
+    children, runs = {}, {}
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError, ValueError):
-            with open(f"/proc/{int(name)}/stat", "rb") as f:
-                fields = f.read().rpartition(b")")[2].split()  # what stands before may hold anything
-            if int(fields[19]) >= ticks:
-                children.setdefault(int(fields[1]), []).append(int(name))
-    found = [os.getpid()]
+            pid = int(name)
+            with open(f"/proc/{pid}/stat", "rb") as stat, open(f"/proc/{pid}/cmdline", "rb") as command:
+                fields = stat.read().rpartition(b")")[2].split()  # what stands before may hold anything
+                if int(fields[19]) >= ticks and fields[0] != b"Z":
+                    children.setdefault(int(fields[1]), []).append(pid)
+                    runs[pid] = command.read()
+    found = [*roots]
     for pid in found:
-        found += children.get(pid, ())
-    return found[1:]
+        found += children.pop(pid, ())
+    return {pid: runs[pid] for pid in found if pid in runs and pid != os.getpid()}
 
 
 def system(command):
@@ -244,10 +247,17 @@ class Kernel:
         raise KeyboardInterrupt
 
     def signal_children(self, signo):
-        """As a terminal would, but those of earlier cells have been left there to stay."""
-        for pid in started_since(self.began_ticks):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signo)
+        """As a terminal would, but those of earlier cells have been left there to stay. A shell that was about to start a
+        command may do so all the same, and wait for it: so we look again at those we have told, and at what they run by then.
+        """
+        told, found, end = {}, started_since(self.began_ticks, [self.pid]), time.monotonic() + CHASE_S
+        while found and time.monotonic() < end:
+            for pid in found:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signo) if told.get(pid) != found[pid] else None
+            told = found
+            time.sleep(0.005)
+            found = started_since(self.began_ticks, told)
 
     @contextlib.contextmanager
     def shield(self):
