@@ -89,6 +89,12 @@ class Mirror(ThreadingMixIn, HTTPServer):
         for work in self.serve_forever, self.answer_names:
             threading.Thread(target=work, daemon=True).start()
 
+    def close(self):
+        self.shutdown()
+        self.server_close()
+        self.names.shutdown(socket.SHUT_RDWR)  # wakes who waits for questions
+        self.names.close()
+
     @staticmethod
     def setns(fd):
         assert ctypes.CDLL(None).setns(fd, 0x40000000) == 0
@@ -96,7 +102,12 @@ class Mirror(ThreadingMixIn, HTTPServer):
 
     def answer_names(self):
         while True:
-            q, who = self.names.recvfrom(1500)
+            try:
+                q, who = self.names.recvfrom(1500)
+            except OSError:
+                return
+            if not q:
+                return
             end = q.index(b"\0", 12) + 5
             v4 = q[end - 4:end - 2] == b"\0\1"
             answer = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(self.address) if v4 else b""
@@ -123,8 +134,9 @@ class Forward(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("suite", os.environ.get("PANDA_DEBIAN", "").split() or [pytest.param("", marks=pytest.mark.skip("PANDA_DEBIAN names no release"))])
 def test_a_release_is_made(net, server_home, suite):
-    net.children.remove(net.world)
-    net.world.end()
+    if net.world in net.children:  # its servers have the ports
+        net.children.remove(net.world)
+        net.world.end()
     mirror = Mirror(net.internet, "11.1.1.5")
     p = NetPandad(net, server_home / f"debian-{suite}", bakes=server_home / "bakes")
     p.config["resolver"] = mirror.address
@@ -139,4 +151,4 @@ def test_a_release_is_made(net, server_home, suite):
             p.do("DELETE", f"/v1/templates/{name}")
     finally:
         p.close()
-        mirror.shutdown()
+        mirror.close()

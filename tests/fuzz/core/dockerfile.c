@@ -1,6 +1,6 @@
 /*
  * A Dockerfile. The promises: what is refused is named with a line, what is taken keeps to the
- * limits, every step belongs to a stage, COPY --from points backwards, and words can be expanded or
+ * limits, every step belongs to a stage, --from points backwards, and words can be expanded or
  * are refused.
  */
 #include <assert.h>
@@ -39,6 +39,10 @@ static void look(const struct dockerfile *d, const struct docker_step *s)
 	}
 	for (size_t i = 0; i < s->nheredocs; i++)
 		assert(s->heredocs[i].name && s->heredocs[i].text);
+	assert(s->nmounts <= DOCKERFILE_MOUNTS_MAX && (s->op == DOCKER_RUN || !s->nmounts));
+	for (size_t i = 0; i < s->nmounts; i++)
+		assert(s->mounts[i].source && s->mounts[i].target && *s->mounts[i].target);
+	assert(!s->script || (s->op == DOCKER_RUN && s->nwords == 1));
 	assert(s->op != DOCKER_RUN || s->nwords >= 1);
 	assert((s->op != DOCKER_COPY && s->op != DOCKER_ADD) || s->nwords >= 2);
 	assert((s->op != DOCKER_ENV && s->op != DOCKER_ARG) || s->nwords % 2 == 0);
@@ -64,6 +68,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		for (; at < d->stages[k].end; at++) {
 			look(d, &d->steps[at]);
 			assert(d->steps[at].from < (int)k);
+			for (size_t m = 0; m < d->steps[at].nmounts; m++)
+				assert(d->steps[at].mounts[m].from < (int)k);
 		}
 	}
 	assert(at == d->nsteps);

@@ -137,7 +137,8 @@ static void debian_is_ours_when_the_release_is(void **state)
 	assert_string_equal(oci_debian("debian"), OCI_DEBIAN_BASE);
 	assert_string_equal(oci_debian("debian:12"), "bookworm");
 	assert_string_equal(oci_debian("debian:12.5-slim"), "bookworm");
-	assert_string_equal(oci_debian("docker.io/library/debian:bookworm-20250101-slim"), "bookworm");
+	assert_string_equal(oci_debian("docker.io/library/debian:bookworm-20250101-slim"),
+	                    "bookworm");
 	assert_string_equal(oci_debian("debian:stable-slim"), "stable");
 	assert_string_equal(oci_debian("debian:11"), "bullseye");
 	assert_string_equal(oci_debian("debian:13.1-slim"), "trixie");
