@@ -15,7 +15,7 @@
 #include "core/host_internal.h"
 
 enum {
-	SWEEP_MS = 2000,        /* checkpoints, and filling up what is prepared ahead */
+	SWEEP_MS = 2000,        /* checkpoints, consoles, and filling up what is prepared ahead */
 	HOST_THREADS_MAX = 128, /* while some wait for guests that do not answer */
 };
 
@@ -105,6 +105,7 @@ static void checkpoint_work(void *arg)
 {
 	struct host *h = arg;
 
+	machines_trim_consoles(&h->machines);
 	db_checkpoint(h->db_path);
 	if (atomic_exchange(&h->collect, false)) {
 		pthread_mutex_lock(&h->drop_lock);

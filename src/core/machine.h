@@ -31,6 +31,16 @@ int machines_open(struct machines *ms, struct engine *engine, const char *run_di
 int machines_disks(struct machines *ms, const char *path, struct err *e);
 void machines_close(struct machines *ms);
 
+enum {
+	CONSOLE_MAX = 1 << 20,    /* bytes of a console.log that is left as it is */
+	CONSOLE_KEPT = 256 << 10, /* of a longer one */
+};
+/*
+ * A guest may write to its console as fast as it likes, and that file is the host's: whoever calls
+ * this again and again bounds them all. Any thread.
+ */
+void machines_trim_consoles(const struct machines *ms);
+
 /* "m_" and ten letters that nobody else has. */
 void machine_new_id(char ret[ENGINE_ID_MAX + 1]);
 

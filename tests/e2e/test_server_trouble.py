@@ -251,3 +251,22 @@ def test_builders_that_hang_up_while_their_files_are_written(new_pandad, monkeyp
     assert p.ask("GET", "/v1/sandboxes").status == 200, p.tail()
     assert p.process.poll() is None
     wait_for("what they sent to go", lambda: not os.listdir(p.data / "builds"))
+
+
+def test_a_guest_that_floods_its_console_fills_nothing(pandad):
+    id = pandad.create()
+    log = pandad.run / "machines" / id / "console.log"
+    flood = """
+import os
+for file, text in ("printk_devkmsg", "on"), ("printk", "8"):
+    open("/proc/sys/kernel/" + file, "w").write(text + "\\n")
+kmsg = os.open("/dev/kmsg", os.O_WRONLY)
+for i in range(6000):
+    os.write(kmsg, b"<1>" + b"x" * 900)
+"""
+    pandad.do("PUT", f"/v1/sandboxes/{id}/fs?path=/root/flood.py", flood.encode())
+    assert pandad.sh(id, "python3 /root/flood.py")["exit_code"] == 0
+    wait_for("the console to be cut", lambda: 0 < log.stat().st_size <= 1 << 20)
+    assert pandad.sh(id, "echo '<1>the last word' >/dev/kmsg")["exit_code"] == 0
+    wait_for("it to be heard", lambda: b"the last word" in pandad.do("GET", f"/v1/sandboxes/{id}/logs?tail=9"))
+    pandad.do("DELETE", f"/v1/sandboxes/{id}")
