@@ -44,7 +44,8 @@ struct templates;
 int templates_open(struct host *h, struct templates **ret, struct err *e);
 void templates_close(struct templates *ts);
 
-/* Reads the directory again: files that came, changed or went. */
+/* Reads the directory again: files that came, changed or went. What the host's own ones were baked
+ * to is dropped when they change or go; what runs keeps its layers. */
 int templates_reload(struct templates *ts, struct err *e);
 
 /* Is this snapshot the bake of a template as it is now, or a step of a build that is kept? */
