@@ -43,8 +43,7 @@ struct copy {
 	char last[PATH_MAX];  /* the file written last */
 };
 
-/* A file without a name, which goes with whoever has it. */
-static int open_spool(struct stage *st)
+int build_spool(struct stage *st)
 {
 	int fd = openat(st->b->order->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 
@@ -262,7 +261,7 @@ static int unpack(struct copy *c, int fd, char *flag)
 	if (r == 0 && lseek(fd, 0, SEEK_SET) < 0)
 		r = err_set(st->e, errno, "internal", "cannot read what is to be copied");
 	if (r == 0 && c->listed >= 0) {
-		names = open_spool(st);
+		names = build_spool(st);
 		r = names < 0 ? names : 0;
 	}
 	if (r == 0)
@@ -328,7 +327,7 @@ static int give_to(struct copy *c, char *owner)
 static int from_path(struct copy *c, char *path, struct guest *g)
 {
 	struct stage *st = c->st;
-	autoclose int spool = open_spool(st);
+	autoclose int spool = build_spool(st);
 	struct wire_file f;
 	char owner[32];
 	int r;
@@ -351,7 +350,7 @@ static int from_path(struct copy *c, char *path, struct guest *g)
 	if (r < 0 || c->owner || !(f.uid || f.gid))
 		return r;
 	/* it stays whose it was */
-	c->listed = open_spool(st);
+	c->listed = build_spool(st);
 	snprintf(owner, sizeof(owner), "%u:%u", f.uid, f.gid);
 	r = c->listed < 0 ? c->listed : list(c, c->last);
 	if (r == 0)
@@ -377,7 +376,7 @@ static int from_stage(struct copy *c, const char *source, struct guest *g)
 		return build_bad(st, c->step, "a path is too long");
 	if (!strpbrk(pattern, "*?["))
 		return from_path(c, pattern, g);
-	names = open_spool(st);
+	names = build_spool(st);
 	found = malloc(MATCHES_MAX + 1);
 	if (names < 0 || !found)
 		return names < 0 ? names : err_set(st->e, ENOMEM, "no_memory", "no memory");
@@ -466,7 +465,7 @@ int build_copy(struct stage *st, const struct docker_step *step)
 			r = build_bad(st, step, "--chmod takes a number such as 755");
 	}
 	if (r == 0 && c.owner) {
-		c.listed = open_spool(st);
+		c.listed = build_spool(st);
 		r = c.listed < 0 ? c.listed : 0;
 	}
 	if (r == 0)

@@ -198,6 +198,9 @@ int build_unmount(struct stage *st, const struct docker_step *step, const struct
 int build_hand(struct stage *st, const struct docker_step *step, struct guest *g, char *const *argv,
                int in, int out);
 
+/* A file without a name, for what comes out of a guest: it goes with whoever closes it. */
+int build_spool(struct stage *st);
+
 int build_copy(struct stage *st, const struct docker_step *step);
 /* A source as the paths of the context are: "./a/" is "a", "." is "". In place. */
 int build_source(struct stage *st, const struct docker_step *step, char *s);

@@ -241,10 +241,11 @@ int build_tool(struct stage *st, const struct docker_step *step, struct guest *g
 	struct guest_exit end;
 	int r = build_command(st->b, &c, &end, st->e);
 
-	if (r == 0 && (end.signaled || end.code))
-		return build_bad(st, step, "%s failed with %d: %.100s", argv[0], end.code,
-		                 tail_line(&c.tail));
-	return r;
+	if (r < 0 || (!end.signaled && !end.code))
+		return r;
+	if (*tail_line(&c.tail))
+		return build_bad(st, step, "%.160s", tail_line(&c.tail));
+	return build_bad(st, step, "%s %s failed with %d", argv[0], argv[1], end.code);
 }
 
 void build_free_list(char ***list)

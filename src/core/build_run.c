@@ -9,12 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "core/build_internal.h"
 #include "core/kept.h"
 #include "layers/digest.h"
 
+#define NUMBERS    "0123456789:" /* of a user and a group */
 #define SCRIPT     "/run/panda-script"
 #define PATH_USUAL "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -127,12 +129,29 @@ static int put_script(struct stage *st, const char *text)
 	                        st->e);
 }
 
-/* The guest knows users by name or number, and a group by number only. */
-static void user_of(const struct stage *st, char ret[256])
+/* As agents take it: they know a group by number only, so "app:web" is looked up. */
+static int user_of(struct stage *st, const struct docker_step *step, char ret[256])
 {
+	char *argv[] = {BUILD_TOOL, "id", st->user, NULL};
+	char found[64] = "";
+	autoclose int out = -1;
+	ssize_t n;
+	int r;
+
 	snprintf(ret, 256, "%s", st->user);
-	if (!isdigit((unsigned char)ret[0]))
-		ret[strcspn(ret, ":")] = 0;
+	if (!strchr(ret, ':') || !ret[strspn(ret, NUMBERS)])
+		return 0;
+	out = build_spool(st);
+	r = out < 0 ? out : build_machine(st);
+	if (r == 0)
+		r = build_hand(st, step, st->guest, argv, -1, out);
+	if (r < 0)
+		return r;
+	n = pread(out, found, sizeof(found) - 1, 0);
+	if (n <= 0 || found[strspn(found, NUMBERS)] || !strchr(found, ':'))
+		return build_bad(st, step, "who '%.60s' is cannot be found out", st->user);
+	snprintf(ret, 256, "%s", found);
+	return 0;
 }
 
 static int run(struct stage *st, const struct docker_step *step)
@@ -168,8 +187,9 @@ static int run(struct stage *st, const struct docker_step *step)
 		argv[n++] = step->words[0];
 	}
 	argv[n] = NULL;
-	user_of(st, user);
-	r = build_mounts(st, step, &mounted);
+	r = user_of(st, step, user);
+	if (r == 0)
+		r = build_mounts(st, step, &mounted);
 	if (r < 0)
 		return r;
 	r = build_command(st->b, &c, &end, st->e);
@@ -309,6 +329,23 @@ static int act(struct stage *st, const struct docker_step *step)
 
 /* --- a stage, a build ------------------------------------------------------------------------- */
 
+/* Whoever goes on from here does not look into this root: its user is named as agents take it. */
+static int settle_user(struct stage *st)
+{
+	struct docker_step from = {.line = st->what->line};
+	const struct docker_step *step = &from;
+	char user[256];
+	int r;
+
+	for (size_t i = st->what->first; i < st->what->end; i++)
+		if (st->b->file->steps[i].op == DOCKER_USER)
+			step = &st->b->file->steps[i];
+	r = user_of(st, step, user);
+	if (r == 0)
+		memcpy(st->user, user, sizeof(st->user));
+	return r;
+}
+
 static int build_stage(struct stage *st, size_t index, size_t *step_no, size_t steps)
 {
 	struct build *b = st->b;
@@ -351,6 +388,8 @@ static int build_stage(struct stage *st, size_t index, size_t *step_no, size_t s
 	}
 	if (r == 0 && st->dirty)
 		r = build_seal(st, NULL);
+	if (r == 0)
+		r = settle_user(st);
 	free(keys);
 	(void)index;
 	return r;
@@ -361,13 +400,11 @@ static json_t *said_by(const struct stage *st)
 {
 	AUTO(json_decrefp) json_t *start = json_object();
 	json_t *said = json_object();
-	char user[256];
 	int r = said ? 0 : -1;
 
 	r |= json_object_set(said, "env", st->env);
 	r |= json_object_set_new(said, "workdir", json_string(st->workdir));
-	user_of(st, user);
-	r |= json_object_set_new(said, "user", json_string(user));
+	r |= json_object_set_new(said, "user", json_string(st->user));
 	r |= json_object_set(said, "shell", st->shell);
 	if (some(st->entrypoint))
 		r |= json_object_set(start, "entrypoint", st->entrypoint);

@@ -5,6 +5,7 @@
  * this directory of the machine's root.
  * panda-tool chown USER[:GROUP]: gives away what stdin names (paths, each with a NUL); users are
  * those of the machine's root.
+ * panda-tool id USER[:GROUP]: prints both as numbers.
  * panda-tool mount ro|rw FROM TO, tmpfs TO, umount TO.
  * panda-tool glob PATTERN: prints the paths that it matches, each with a NUL.
  *
@@ -138,6 +139,8 @@ int main(int argc, char **argv)
 		return give_all(argv[2]);
 	if (argc == 3 && !strcmp(argv[1], "glob"))
 		return print_matches(argv[2]);
+	if (argc == 3 && !strcmp(argv[1], "id"))
+		return find_owner(argv[2]) < 0 || printf("%u:%u", uid, gid) < 0;
 	if (argc == 5 && !strcmp(argv[1], "mount"))
 		return bind_at(argv[2], argv[3], argv[4]);
 	if (argc == 3 && !strcmp(argv[1], "tmpfs"))
@@ -146,7 +149,9 @@ int main(int argc, char **argv)
 		           : 0;
 	if (argc == 3 && !strcmp(argv[1], "umount"))
 		return umount2(argv[2], MNT_DETACH) < 0 ? die("cannot unmount", argv[2]) : 0;
-	fprintf(stderr, "usage: panda-tool at DIRECTORY COMMAND... | chown OWNER | glob PATTERN |\n"
-	                "       mount ro|rw FROM TO | tmpfs TO | umount TO\n");
+	fprintf(
+	    stderr,
+	    "usage: panda-tool at DIRECTORY COMMAND... | chown OWNER | id OWNER | glob PATTERN |\n"
+	    "       mount ro|rw FROM TO | tmpfs TO | umount TO\n");
 	return 2;
 }

@@ -82,6 +82,7 @@ class Mirror(ThreadingMixIn, HTTPServer):
         try:
             super().__init__((address, 80), Forward)
             self.names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self.names.settimeout(0.2)
             self.names.bind((address, 53))
         finally:
             self.setns(here)
@@ -92,7 +93,6 @@ class Mirror(ThreadingMixIn, HTTPServer):
     def close(self):
         self.shutdown()
         self.server_close()
-        self.names.shutdown(socket.SHUT_RDWR)  # wakes who waits for questions
         self.names.close()
 
     @staticmethod
@@ -104,10 +104,10 @@ class Mirror(ThreadingMixIn, HTTPServer):
         while True:
             try:
                 q, who = self.names.recvfrom(1500)
+            except TimeoutError:
+                continue
             except OSError:
-                return
-            if not q:
-                return
+                return  # closed
             end = q.index(b"\0", 12) + 5
             v4 = q[end - 4:end - 2] == b"\0\1"
             answer = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(self.address) if v4 else b""

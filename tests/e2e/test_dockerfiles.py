@@ -140,6 +140,18 @@ RUN --mount=type=bind,target=. test -f requirements.txt -a -f app/main.py -a ! -
 RUN test "$(ls -A . /mnt /scratch 2>/dev/null | xargs)" = ".: there /mnt:" && test "$(cat there)" = mine && test ! -e /out -a ! -e /os -a ! -e /.panda-mounts && \
     test "$(cat /root/.cache/c)" = c && ! grep -E ' (/src|/out|/os|/scratch|/mnt)' /proc/mounts
 """,
+    "users": """FROM base AS a
+RUN groupadd -g 700 web && groupadd -g 701 other && useradd -u 600 -g other app
+USER app:web
+RUN test "$(id -u):$(id -g)" = 600:700
+FROM a
+RUN test "$(id -u):$(id -g)" = 600:700
+USER 600:other
+RUN test "$(id -u):$(id -g)" = 600:701
+USER app
+RUN test "$(id -u):$(id -g):$HOME" = 600:701:/home/app
+USER app:web
+""",
     "shells": """FROM base AS a
 SHELL ["/bin/bash", "-c"]
 FROM a
@@ -186,6 +198,8 @@ def test_shapes(own):
             build(own, "x", text, files, replace="true", **args)
         except AssertionError as e:
             raise AssertionError(f"{what}: {e}") from None
+        if what == "users":
+            assert own.sh(own.create(template="x"), "id -u; id -g; echo $USER")["stdout"] == "600\n700\napp\n"
 
 
 def test_what_can_only_be_seen_when_it_is_built(own):
@@ -194,6 +208,7 @@ def test_what_can_only_be_seen_when_it_is_built(own):
         ("COPY --from=base /etc/host* /x", "are several files"),
         ("COPY --from=base /nowhere/* /x/", "Dockerfile:2: nothing in there matches '/nowhere/*'"),
         ("COPY --chown=nobody-knows a.whl /x", "there is no user 'nobody-knows' in the image"),
+        ("USER nobody:no-such-group\nRUN true", "Dockerfile:3: there is no group 'no-such-group' in the image"),
         ("RUN <<EOF\n#!/no/such/program\nEOF", "Dockerfile:2"),
         ("ARG A=1\nENV B=${A:?}\"${C:?no C}\"", "Dockerfile:3: C is not set: no C"),
     ]:
