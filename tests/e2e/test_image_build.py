@@ -33,8 +33,9 @@ class Maker:
                     (layers / (key + end)).write_text(known.read_text())
         self.env = dict(os.environ, PANDA_CACHE=str(home))
 
-    def start(self):
-        return subprocess.Popen([TOP / "tools/image", "--init", INIT], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    def start(self, umask=-1, **env):
+        return subprocess.Popen([TOP / "tools/image", "--init", INIT], env={**self.env, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                start_new_session=True, umask=umask)
 
     def end(self, p):
         out, said = p.communicate(timeout=600 * patience())
@@ -67,6 +68,7 @@ def test_killed_while_it_is_packed(maker):
     p.communicate(timeout=60 * patience())
     assert not list(maker.images.glob("*/base.json")) and str(maker.images) not in Path("/proc/self/mounts").read_text()
     left = list(maker.images.glob("scratch.*"))
-    image, said = maker.end(maker.start())
+    # what is set in the shell of who runs it makes no difference
+    image, said = maker.end(maker.start(umask=0o077, LC_ALL="de_DE.UTF-8", TZ="Asia/Tokyo", SOURCE_DATE_EPOCH="1"))
     assert filecmp.cmp(image, maker.good, shallow=False) and "packing base" in said
     assert left and not list(maker.images.glob("scratch.*"))
