@@ -289,7 +289,8 @@ static void on_end(void *arg, struct job *j, const struct job_end *end)
 		err_set(&e, EBUSY, "sandbox_busy",
 		        "another cell of this session is still running: interrupt it, or wait");
 	} else if (!end->e && end->guest == ESRCH) {
-		err_set(&e, ESRCH, "session_not_found", "no such session in this sandbox");
+		err_set(&e, ESRCH, "session_not_found",
+		        "no such session in this sandbox: GET .../repl/sessions lists them");
 	} else {
 		job_error(end, "cannot reach the interpreter", &e);
 	}

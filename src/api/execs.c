@@ -18,6 +18,8 @@ enum {
 	STDIN_RETRY_FOR_MS = 10000,
 };
 
+#define NO_SUCH_COMMAND "no such command in this sandbox: GET .../execs lists them"
+
 /* ---- what there is ---- */
 
 struct lookup {
@@ -136,7 +138,7 @@ static void listing_done(void *arg, const struct err *e)
 	else if (!l->only)
 		call_json(l->c, 200, json_incref(l->rows));
 	else if (!l->n)
-		call_fail(l->c, ESRCH, "exec_not_found", "no such command in this sandbox");
+		call_fail(l->c, ESRCH, "exec_not_found", NO_SUCH_COMMAND);
 	else
 		call_json(l->c, 200, json_incref(json_array_get(l->rows, 0)));
 	json_decref(l->rows);
@@ -167,7 +169,7 @@ static bool exec_id(struct call *c, uint64_t *ret)
 	*ret = strtoull(text, &end, 10);
 	if (*text >= '1' && *text <= '9' && !*end && !errno)
 		return true;
-	call_fail(c, ESRCH, "exec_not_found", "no such command in this sandbox");
+	call_fail(c, ESRCH, "exec_not_found", NO_SUCH_COMMAND);
 	return false;
 }
 
@@ -360,7 +362,7 @@ static void output_end(void *arg, struct job *j, const struct job_end *end)
 
 	o->j = NULL;
 	if (!end->e && end->guest == ESRCH)
-		err_set(&e, ESRCH, "exec_not_found", "no such command in this sandbox");
+		err_set(&e, ESRCH, "exec_not_found", NO_SUCH_COMMAND);
 	else if (!end->e && end->guest == EBUSY)
 		err_set(&e, EBUSY, "conflict",
 		        "the command is not detached: whoever started it reads its output");
@@ -420,7 +422,7 @@ static void output_listed(void *arg, const struct err *e)
 
 	o->listing = false;
 	if (!e && (!o->found || !sb)) {
-		err_set(&missing, ESRCH, "exec_not_found", "no such command in this sandbox");
+		err_set(&missing, ESRCH, "exec_not_found", NO_SUCH_COMMAND);
 		e = &missing;
 	}
 	if (e || !c->req) {
@@ -528,7 +530,7 @@ static void feeding_end(void *arg, struct job *j, const struct job_end *end)
 	if (f->all && !end->e)
 		call_empty(f->c, 204);
 	else if (!end->e && end->guest == ESRCH)
-		call_fail(f->c, ESRCH, "exec_not_found", "no such command in this sandbox");
+		call_fail(f->c, ESRCH, "exec_not_found", NO_SUCH_COMMAND);
 	else if (!end->e && end->guest == EBUSY)
 		call_fail(f->c, EBUSY, "sandbox_busy",
 		          "another request feeds this command, or it does not read what it got");

@@ -524,7 +524,8 @@ void file_delete(struct call *c)
 	if (!path)
 		return;
 	if (is_root(path)) {
-		call_fail(c, EINVAL, "bad_path", "the root directory cannot be deleted");
+		call_fail(c, EINVAL, "bad_path",
+		          "the root directory cannot be deleted: name what is in it");
 		return;
 	}
 	start_doing(

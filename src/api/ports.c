@@ -266,7 +266,7 @@ void ports_declare(struct call *c)
 	}
 	if (!label_of(c->sb->spec.metadata, (unsigned)port) &&
 	    declared(c->sb->spec.metadata) >= DECLARED_MAX) {
-		call_fail(c, ENOSPC, "too_many", "a sandbox may have %d declared ports",
+		call_fail(c, ENOSPC, "too_many", "a sandbox may have %d declared ports: delete one",
 		          DECLARED_MAX);
 		return;
 	}
@@ -291,7 +291,8 @@ void ports_remove(struct call *c)
 
 	snprintf(key, sizeof(key), "port.%.20s", c->param[1]);
 	if (!json_object_get(c->sb->spec.metadata, key)) {
-		call_fail(c, ENOENT, "not_found", "this port is not declared");
+		call_fail(c, ENOENT, "not_found",
+		          "this port is not declared: GET .../ports lists those that are");
 		return;
 	}
 	metadata = json_deep_copy(c->sb->spec.metadata);

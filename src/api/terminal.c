@@ -386,7 +386,7 @@ static void mux_start(struct mux *m, const char *id, const json_t *j)
 		        "wait for one to end",
 		        MUX_MAX);
 	else if (mux_find(m, id))
-		err_set(&e, EEXIST, "exists", "a command with this id is running");
+		err_set(&e, EEXIST, "exists", "a command with this id is running: send another id");
 	else
 		e.code = 0;
 	if (e.code || exec_spec_parse(j, &s, &e) < 0) {

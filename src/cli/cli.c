@@ -349,6 +349,8 @@ static const char *next_step(const struct cli *c, const struct panda_error *e)
 		return "`panda ls` shows what there is";
 	if (!strcmp(e->code, "snapshot_not_found"))
 		return "`panda snapshot ls` shows what there is";
+	if (!strcmp(e->code, "exec_not_found"))
+		return "`panda ps ID` shows what there is";
 	if (!strcmp(e->code, "volume_not_found"))
 		return "`panda volume ls` shows what there is";
 	if (!strcmp(e->code, "quota_exceeded"))

@@ -282,8 +282,10 @@ int volume_insert(struct host *h, const char *tenant, const char *file,
 	           (int64_t)info->created_ms, info->snapshot ? "snapshot" : "volume", info->source);
 
 	if (r == -EEXIST)
-		err_set(e, EEXIST, "exists", "there is a volume or a snapshot '%s' already",
-		        info->name);
+		err_set(
+		    e, EEXIST, "exists",
+		    "there is a volume or a snapshot '%s' already: delete it, or take another name",
+		    info->name);
 	return r;
 }
 
