@@ -38,6 +38,19 @@ const char *build_global(void *arg, const char *name)
 	return v;
 }
 
+bool build_variables_too_many(const json_t *a, const json_t *b)
+{
+	const json_t *sets[] = {a, b}, *v;
+	size_t bytes = 0;
+	const char *k;
+
+	for (size_t i = 0; i < ARRAY_LEN(sets); i++)
+		json_object_foreach((json_t *)sets[i], k, v) bytes +=
+		    strlen(k) + json_string_length(v) + 2;
+	return bytes > BUILD_VARIABLES_BYTES ||
+	       json_object_size(a) + json_object_size(b) > BUILD_VARIABLES_MAX;
+}
+
 int build_globals(struct build *b, struct err *e)
 {
 	b->globals = json_object();
@@ -62,6 +75,10 @@ int build_globals(struct build *b, struct err *e)
 				               "Dockerfile:%u: the value of %.60s is not UTF-8",
 				               s->line, s->words[k]);
 		}
+		if (build_variables_too_many(b->globals, NULL))
+			return err_set(e, E2BIG, "bad_request",
+			               "Dockerfile:%u: more than %d variables, or %d KiB of them",
+			               s->line, BUILD_VARIABLES_MAX, BUILD_VARIABLES_BYTES >> 10);
 	}
 	return 0;
 }

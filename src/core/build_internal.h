@@ -72,6 +72,13 @@ int builds_too_many(const struct builds *bs, const char *tenant, struct err *e);
 /* All files of a build, or but for its record and its log. */
 void build_clean_dir(int builds, const char *id, bool all);
 
+enum {
+	BUILD_VARIABLES_MAX = 512,
+	BUILD_VARIABLES_BYTES = 1 << 20, /* a program's environment holds no more than twice that */
+};
+
+/* Are these more, or more text? Either may be NULL. */
+bool build_variables_too_many(const json_t *a, const json_t *b);
 /* b->globals, with what the order says. Kind bad_request. */
 int build_globals(struct build *b, struct err *e);
 /* What stages may take over with "ARG NAME"; NULL: nothing. */

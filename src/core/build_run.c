@@ -20,10 +20,6 @@
 #define SCRIPT     "/run/panda-script"
 #define PATH_USUAL "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-enum {
-	ENV_MAX = 512,
-};
-
 /* --- one stage ------------------------------------------------------------------------------- */
 
 int build_bad(struct stage *st, const struct docker_step *step, const char *fmt, ...)
@@ -246,8 +242,9 @@ static int set_variables(struct stage *st, const struct docker_step *step)
 	}
 	if (r == 0 && json_object_update(arg ? st->args : st->env, set) < 0)
 		return err_set(st->e, ENOMEM, "no_memory", "no memory");
-	if (json_object_size(st->env) + json_object_size(st->args) > ENV_MAX)
-		return build_bad(st, step, "more than %d variables", ENV_MAX);
+	if (r == 0 && build_variables_too_many(st->env, st->args))
+		return build_bad(st, step, "more than %d variables, or %d KiB of them",
+		                 BUILD_VARIABLES_MAX, BUILD_VARIABLES_BYTES >> 10);
 	return r;
 }
 

@@ -210,6 +210,8 @@ def test_what_can_only_be_seen_when_it_is_built(own):
         ("COPY --chown=nobody-knows a.whl /x", "there is no user 'nobody-knows' in the image"),
         ("USER nobody:no-such-group\nRUN true", "Dockerfile:3: there is no group 'no-such-group' in the image"),
         ("RUN <<EOF\n#!/no/such/program\nEOF", "Dockerfile:2"),
+        ("ENV A=" + "x" * 1000 + "".join(f"\nENV {chr(66 + i)}=" + f"${chr(65 + i)}" * 4 for i in range(4)), "Dockerfile:6: with its variables, a word is longer"),
+        ("ENV A=" + "x" * 100000 + "".join(f"\nENV A{i}=$A" for i in range(12)), "Dockerfile:12: more than 512 variables, or 1024 KiB of them"),
         ("ARG A=1\nENV B=${A:?}\"${C:?no C}\"", "Dockerfile:3: C is not set: no C"),
     ]:
         b, logged = build(own, "x", f"FROM base\n{text}\n", APP, status="failed")
@@ -230,6 +232,8 @@ def test_variables_of_from(own):
     """They are known before anything is built: so is what is wrong with them."""
     a = order(own, "x", 'ARG A="${B:?which one}"\nFROM $A')
     assert a.status == 400 and a.json["error"] == "Dockerfile:1: B is not set: which one", a
+    a = order(own, "x", "ARG A=" + "x" * 100000 + "".join(f"\nARG A{i}=$A" for i in range(12)) + "\nFROM base")
+    assert a.status == 400 and a.json["error"] == "Dockerfile:11: more than 512 variables, or 1024 KiB of them", a
     a = order(own, "x", "ARG A\nFROM $A")
     assert a.status == 400 and a.json["error"].startswith("Dockerfile:2: "), a
     a = order(own, "x", "FROM ${A:-base}-no", build_args='{"A": "not declared, so not known"}')
