@@ -129,7 +129,7 @@ static void listing_data(void *arg, struct job *j, uint8_t chan, const void *p, 
 		struct wire_file m;
 		ssize_t r = wire_file_take((const uint8_t *)p + at, n - at, &m);
 
-		if (r < 0 || !add(l, &m)) {
+		if (r < 0 || !wire_is_name(&m.name) || !add(l, &m)) {
 			l->failed = true;
 			job_cancel(j);
 			return;

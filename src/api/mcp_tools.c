@@ -377,7 +377,7 @@ static void dir_data(void *arg, struct job *j, uint8_t chan, const void *p, size
 		ssize_t r = wire_file_take((const uint8_t *)p + at, n - at, &w);
 		autofree char *full = NULL;
 
-		if (r < 0 || json_array_size(f->entries) >= ENTRIES_MAX ||
+		if (r < 0 || !wire_is_name(&w.name) || json_array_size(f->entries) >= ENTRIES_MAX ||
 		    asprintf(&full, "%s%s%s", f->path, strcmp(f->path, "/") ? "/" : "", w.name.p) <
 		        0) {
 			full = NULL;

@@ -379,6 +379,13 @@ static inline struct wire_str wire_str(const char *s)
 	return (struct wire_str){.p = s, .len = (uint32_t)__builtin_strlen(s)};
 }
 
+/* Is it what a directory calls one of its files? A guest that lies may say "../../etc" or "/x". */
+static inline bool wire_is_name(const struct wire_str *s)
+{
+	return s->len && !__builtin_memchr(s->p, '/', s->len) && __builtin_strcmp(s->p, ".") != 0 &&
+	       __builtin_strcmp(s->p, "..") != 0;
+}
+
 /* Lays out a NULL-terminated array (NULL: empty) in buf, which *ret points into. -E2BIG. */
 int wire_list_build(char *const *strv, void *buf, size_t cap, struct wire_list *ret);
 

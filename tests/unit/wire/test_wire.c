@@ -161,6 +161,22 @@ static void a_mount_says_which_volume_goes_where(void **state)
 	assert_int_equal(wire_mount_decode(b, sizeof(bytes) - 1, &back), -EPROTO);
 }
 
+static void a_name_is_one_name(void **state)
+{
+	static const char *const good[] = {"a", "...", "..a", ".b", "with space", "\xff"};
+	static const char *const bad[] = {"", ".", "..", "/", "a/b", "../../etc", "/x", "a/"};
+	struct wire_str s;
+
+	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+		s = wire_str(good[i]);
+		assert_true(wire_is_name(&s));
+	}
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		s = wire_str(bad[i]);
+		assert_false(wire_is_name(&s));
+	}
+}
+
 static void only_the_types_that_are_named_are_known(void **state)
 {
 	unsigned known = 0;
@@ -184,6 +200,7 @@ int main(void)
 	    cmocka_unit_test(nothing_larger_than_a_frame_is_built),
 	    cmocka_unit_test(a_mount_says_which_volume_goes_where),
 	    cmocka_unit_test(a_mount_says_which_volume_goes_where),
+	    cmocka_unit_test(a_name_is_one_name),
 	    cmocka_unit_test(only_the_types_that_are_named_are_known),
 	};
 
