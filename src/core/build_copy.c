@@ -95,16 +95,20 @@ static int make_directory(struct copy *c, const char *path)
 	struct wire_file f;
 	int r;
 
-	if (c->listed < 0 || !strcmp(path, "") || !strcmp(path, c->known))
+	if (c->listed < 0)
 		return 0; /* whoever writes into it makes it */
-	build_short(st->b, st->guest);
-	if (guest_stat(st->guest, path, true, &f, NULL) < 0) {
-		snprintf(up, sizeof(up), "%.*s", (int)(strrchr(path, '/') - path), path);
-		r = make_directory(c, up);
+	for (size_t n = *path ? 1 : 0; n && path[n - 1]; n++) {
+		if (path[n] && path[n] != '/')
+			continue;
+		if (!strncmp(c->known, path, n) && (!c->known[n] || c->known[n] == '/'))
+			continue;
+		snprintf(up, sizeof(up), "%.*s", (int)n, path);
+		build_short(st->b, st->guest);
+		if (guest_stat(st->guest, up, true, &f, NULL) == 0)
+			continue;
+		r = guest_mkdir(st->guest, up, 0755, false, st->e);
 		if (r == 0)
-			r = guest_mkdir(st->guest, path, 0755, false, st->e);
-		if (r == 0)
-			r = list(c, path);
+			r = list(c, up);
 		if (r < 0)
 			return r;
 	}
@@ -137,7 +141,7 @@ static int put_file(struct copy *c, const char *rel, int fd, mode_t mode)
 	if (build_why(st->b, r, st->e) < 0)
 		return err_prefix(st->e, "Dockerfile:%u", c->step->line);
 	c->files++;
-	memcpy(c->last, path, sizeof(path));
+	snprintf(c->last, sizeof(c->last), "%s", path);
 	return list(c, path);
 }
 

@@ -168,13 +168,14 @@ COPY --from=0 --chown=games:games /out /
 COPY --from=0 /out/f /kept
 COPY --parents app/static/css/site.css package.json /par
 COPY [ "public/index.html", "/j/" ]
+COPY --chown=games public/index.html """ + "/deep" * 300 + """/
 COPY public /p/q
 COPY public/ app /both
 ADD --chown=games x.tgz /
 ADD x.tgz /unpacked
 RUN test "$(stat -c %a:%U /there)" = 1770:games && test "$(stat -c %a:%U /)" = 755:root && test "$(stat -c %U /f)" = games && \
     test "$(stat -c %U:%G /kept)" = nobody:nogroup && test -f /par/app/static/css/site.css -a -f /par/package.json && \
-    test -f /j/index.html -a -f /p/q/index.html -a -f /both/index.html -a -f /both/main.py -a -f /unpacked/in/tgz && \
+    test "$(find /deep ! -user games)" = "" && test "$(find /deep | wc -l)" = 301 && test -f /j/index.html -a -f /p/q/index.html -a -f /both/index.html -a -f /both/main.py -a -f /unpacked/in/tgz && \
     test "$(stat -c %U /in /in/tgz | xargs)" = "games games" && test "$(stat -c %U /etc)" = root
 """,
     "odd but right": "from base\n\n  run echo a \\\n\n  # in between\n\n && echo b >/root/b\n\nenv A=1 \\\n  B=2\nRun test $A$B = 12 && test -f /root/b\nRUN echo 'a\\\\' >/root/c # a comment for the shell\n"
