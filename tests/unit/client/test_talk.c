@@ -319,6 +319,19 @@ static void files_are_read_up_to_a_limit(void **state)
 	fake_fini(&f);
 }
 
+static void files_are_written_with_their_mode_or_without(void **state)
+{
+	start((struct fake_step[]){{.reply = OK(2, "{}")}, {.reply = OK(2, "{}")}}, 2);
+	assert_int_equal(panda_file_write(p, "id", "/a b", "hello", 5, 0640, &e), 0);
+	assert_int_equal(panda_file_write(p, "id", "/c", "", 0, 0, &e), 0);
+	end();
+	assert_non_null(strstr(f.request[0], "PUT /v1/sandboxes/id/fs?path=%2Fa%20b&mode=0640 "));
+	assert_string_equal(f.request[0] + f.request_len[0] - 9, "\r\n\r\nhello");
+	assert_non_null(strstr(f.request[1], "PUT /v1/sandboxes/id/fs?path=%2Fc "));
+	assert_non_null(strstr(f.request[1], "Content-Length: 0\r\n"));
+	fake_fini(&f);
+}
+
 /* ---- streams ---- */
 
 static int concat(void *arg, const struct panda_event *ev)
@@ -403,6 +416,7 @@ int main(void)
 	    cmocka_unit_test(an_answer_before_the_end_of_an_upload_is_heard),
 	    cmocka_unit_test(downloads_come_in_pieces_and_can_be_stopped),
 	    cmocka_unit_test(files_are_read_up_to_a_limit),
+	    cmocka_unit_test(files_are_written_with_their_mode_or_without),
 	    cmocka_unit_test(events_are_read_from_a_chunked_stream),
 	    cmocka_unit_test(a_callback_can_end_a_stream),
 	    cmocka_unit_test(a_stream_that_breaks_is_an_error_and_not_an_end),
