@@ -245,7 +245,10 @@ def test_builders_that_hang_up_while_their_files_are_written(new_pandad, monkeyp
         many = [socket.create_connection(("127.0.0.1", p.port)) for _ in range(64)]
         for s in many:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            s.sendall(head + b"y" * 100000)
+            try:
+                s.sendall(head + b"y" * 100000)
+            except OSError:
+                pass  # refused: there are enough of them at once
         for s in reversed(many):  # the last wait longest
             s.close()
     assert p.ask("GET", "/v1/sandboxes").status == 200, p.tail()
