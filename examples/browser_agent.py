@@ -50,8 +50,10 @@ def code_for(action):
 
 
 def screen(context):
-    png = base64.b64encode(context.run_code("Screen()").png).decode()
-    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": png}}
+    shot = context.run_code("Screen()")
+    if not shot.png:
+        raise RuntimeError(f"the browser cannot be seen: {shot.error}")
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(shot.png).decode()}}
 
 
 def agent(task, page=PAGE):

@@ -39,7 +39,7 @@ def ask_for_fixes(code, failure, n):
     """n versions of the file; a model asked n times does not say n times the same."""
     prompt = f"This file fails its tests. Answer with the whole file, repaired, and nothing else.\n\n{code}\n\n{failure}"
     answer = OpenAI().chat.completions.create(model=MODEL, n=n, temperature=1, messages=[{"role": "user", "content": prompt}])
-    return [unfenced(choice.message.content) for choice in answer.choices]
+    return [unfenced(choice.message.content or "") for choice in answer.choices]  # who refuses says nothing
 
 
 def unfenced(text):

@@ -22,8 +22,12 @@ TOOLS = [{
 }]
 
 
-def run_python(context, code):
+def run_python(context, arguments):
     """What the model gets to read: output, the last value, the error. Never an exception of ours: it can mend its code."""
+    try:
+        code = json.loads(arguments)["code"]
+    except (ValueError, KeyError) as e:
+        return f"the arguments are not JSON with code in it: {e}"
     run = context.run_code(code, timeout_seconds=60)
     parts = [run.stdout, run.text or "", str(run.error or "")]
     if run.timed_out:
@@ -41,8 +45,7 @@ def agent(task):
                 return message.content
             messages.append(message)
             for call in message.tool_calls:
-                code = json.loads(call.function.arguments)["code"]
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": run_python(context, code)})
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": run_python(context, call.function.arguments)})
     return f"no answer after {MAX_STEPS} steps"
 
 

@@ -152,17 +152,20 @@ static void run_result(void *arg, json_t *bundle)
 	struct running *r = arg;
 	const json_t *v;
 	const char *mime;
+	size_t n = 0;
 
 	if (r->stream) {
 		begin_events(r);
 		call_event(r->c, "result", json_incref(bundle));
 		return;
 	}
-	json_object_foreach(bundle, mime, v) r->result_bytes += json_string_length(v);
-	if (r->result_bytes > CELL_RESULTS_MAX)
-		r->out[0].truncated = true;
-	else
-		json_array_append(r->results, bundle);
+	json_object_foreach(bundle, mime, v) n += json_string_length(v);
+	if (n > CELL_RESULTS_MAX - r->result_bytes) {
+		r->out[0].truncated = true; /* a smaller one may fit all the same */
+		return;
+	}
+	r->result_bytes += n;
+	json_array_append(r->results, bundle);
 }
 
 static void run_error(void *arg, json_t *error)
