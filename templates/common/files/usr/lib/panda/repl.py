@@ -15,9 +15,10 @@ its error) and what it has started, not what earlier ones have; it is ignored be
 The second one of a cell is not for any "except:" to take; code that is deaf all the same has to be killed.
 
 "bake" says that a snapshot will be taken after this cell: what exists by now is moved out of the garbage
-collector's sight, so that collections in thousands of clones do not write to, and so copy, pages they could share. It shows
-nothing, and __panda_take__(environment, directory) is there afterwards, once: whoever takes over an interpreter that was started
-before its time gives it what it would have been started with.
+collector's sight, so that collections in thousands of clones do not write to, and so copy, pages they could share; and where the
+kernel can note what memory cells use, the code runs once more, for nobody (rehearse()). It shows nothing, and
+__panda_take__(environment, directory) is there afterwards, once: whoever takes over an interpreter that was started before its
+time gives it what it would have been started with.
 
 Clones would all draw the same "random" numbers. The machine id changes with each of them; we look at it before each
 cell, and seed again when it is another one.
@@ -53,6 +54,8 @@ CHASE_S = 1.0             # how long those who are told to end are watched
 TICKS = os.sysconf("SC_CLK_TCK")
 SORT_SIZE = 100 << 10     # for this much the allocator looks through all that is free
 TIMED_OUT = 124           # as timeout(1) says
+NOTES = "/proc/panda-learn"  # of panda-um, see rehearse()
+FIRST_CELL = "import sys\nprint(sys.maxsize)\nsys.maxsize"
 OURS = __file__, os.path.join(os.path.dirname(__file__), "magic.py"), ast.__file__
 CHART = "application/vnd.pandastack.chart.v1+json"
 PLAIN = int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None)  # these have no other forms
@@ -521,14 +524,41 @@ class Kernel:
         """
         self.who = None
         self.reseed()  # OpenSSL, for one, sets itself up when first asked
+        self.flush()
+        builtins.__panda_take__ = self.take
+        self.tidy()
+
+    @staticmethod
+    def tidy():
         gc.collect()
         with contextlib.suppress(Exception):
             import ctypes
             ctypes.CDLL(None).malloc_trim(0)
             bytearray(SORT_SIZE)
-        self.flush()
-        builtins.__panda_take__ = self.take
         gc.freeze()
+
+    def rehearse(self, code):
+        """Every clone begins with no memory mapped, and what it uses comes page by page, at a price, unless the kernel knows it.
+        So cells run for nobody while it takes notes: this one again, for what may be wanted later, then as little as a first
+        cell does. Whoever bakes says when that is over. Nothing of it stays.
+        """
+        try:
+            notes = open(NOTES, "wb", buffering=0)
+        except OSError:
+            return  # another kind of kernel
+        id, out, count, names = self.output.id, self.output.out, self.count, dict(self.main.__dict__)
+        with notes, open(os.devnull, "wb", buffering=0) as nobody:
+            self.output.out = nobody.fileno()
+            notes.write(b"begin")
+            self.cell({"code": code})
+            self.tidy()
+            notes.write(b"later")
+            self.who = None  # a clone is somebody else
+            self.cell({"code": FIRST_CELL})
+            self.output.out = out
+        self.output.id, self.count = id, count
+        self.main.__dict__.clear()
+        self.main.__dict__.update(names)
 
     def take(self, environment, directory):
         del builtins.__panda_take__
@@ -562,38 +592,44 @@ class Kernel:
             request = self.read_request()
             if request is None:
                 return
-            self.timeout_ms = request.get("timeout_ms")
-            self.stopped_at = None
-            self.began = time.monotonic()
-            self.began_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
-            self.interrupts = 0
-            self.deadline = self.began + self.timeout_ms / 1000 if self.timeout_ms else None
-            self.active = True
-            self.output.begin(request.get("id"))
-            self.silent = bool(request.get("bake"))
-            exit = 1
-            try:
-                self.reseed()
-                exit = self.run(request["code"])
-            except KeyboardInterrupt as e:  # it came in the last moment
-                self.running = False
-                exit = self.failed(e)
-            except Exception as e:  # a value that cannot be shown
-                self.running = False
-                exit = self.failed(e)
-            if os.getpid() != self.pid:  # a child that the cell forked: requests are not its business
-                self.flush()
-                os._exit(exit)
-            self.active = self.pending = self.shielded = False
-            self.output.reopen()
-            self.open_streams()
-            signal.signal(signal.SIGINT, self.on_sigint)  # the cell may have set another
-            self.flush()
-            self.output.drain(True)
+            exit = self.cell(request)
             if request.get("bake"):
                 self.settle()
+                self.rehearse(request["code"])
             self.output.send("done", exit=exit)
             self.output.id = None
+
+    def cell(self, request):
+        """All but its last word; returns the exit code."""
+        self.timeout_ms = request.get("timeout_ms")
+        self.stopped_at = None
+        self.began = time.monotonic()
+        self.began_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
+        self.interrupts = 0
+        self.deadline = self.began + self.timeout_ms / 1000 if self.timeout_ms else None
+        self.active = True
+        self.output.begin(request.get("id"))
+        self.silent = bool(request.get("bake"))
+        exit = 1
+        try:
+            self.reseed()
+            exit = self.run(request["code"])
+        except KeyboardInterrupt as e:  # it came in the last moment
+            self.running = False
+            exit = self.failed(e)
+        except Exception as e:  # a value that cannot be shown
+            self.running = False
+            exit = self.failed(e)
+        if os.getpid() != self.pid:  # a child that the cell forked: requests are not its business
+            self.flush()
+            os._exit(exit)
+        self.active = self.pending = self.shielded = False
+        self.output.reopen()
+        self.open_streams()
+        signal.signal(signal.SIGINT, self.on_sigint)  # the cell may have set another
+        self.flush()
+        self.output.drain(True)
+        return exit
 
 
 class AfterImport:
