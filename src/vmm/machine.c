@@ -248,7 +248,7 @@ int machine_vm(struct machine *m, const struct vm_spec *spec, const char **ret_w
 	                               .thread_begins = vcpu_begins,
 	                               .arg = m};
 
-	return vm_init(&m->vm, UM_FD_KVM, &m->ram.mem, spec, &calls, ret_what);
+	return vm_init(&m->vm, &m->ram.mem, spec, &calls, ret_what);
 }
 
 int machine_bells(struct machine *m)
@@ -306,13 +306,12 @@ int machine_boot(struct machine *m, const struct machine_spec *s, const char **r
 	m->lives = 1;
 	m->ram = (struct ram){
 	    .layer_slot = UM_FD_LAYER, .top_slot = UM_FD_TOP, .pagemap_slot = UM_FD_PAGEMAP};
+	*ret_what = "this is no /dev/kvm";
+	r = vm_begin(&m->vm, UM_FD_KVM);
+	if (r < 0)
+		return r;
 	*ret_what = "cannot map the machine's memory";
 	r = ram_boot(&m->ram, s->memory);
-	if (r == 0)
-		r = machine_devices(m, s, ret_what);
-	if (r == 0)
-		r = machine_vm(m, &(struct vm_spec){.cpus = s->cpus, .baseline = s->baseline},
-		               ret_what);
 	if (r < 0)
 		return r;
 	*ret_what = "cannot load the kernel: not an x86-64 vmlinux, or too large";
@@ -320,6 +319,12 @@ int machine_boot(struct machine *m, const struct machine_spec *s, const char **r
 	if (r < 0)
 		return r;
 	ram_set_code(&m->ram, loaded.code, loaded.code_len);
+	r = machine_devices(m, s, ret_what);
+	if (r == 0)
+		r = machine_vm(m, &(struct vm_spec){.cpus = s->cpus, .baseline = s->baseline},
+		               ret_what);
+	if (r < 0)
+		return r;
 	*ret_what = "the kernel's command line is too long";
 	r = command_line(m, s->cmdline, cmdline, sizeof(cmdline));
 	if (r == 0)

@@ -20,9 +20,6 @@ enum {
 	HUGE_PAGES = HUGE_PAGE / INDEX_PAGE,
 };
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
-#endif
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
@@ -163,8 +160,11 @@ static void join_code(struct ram *r)
 	}
 }
 
-/* What was written last before the snapshot is what is written first after it. */
-static void copy_ahead(struct ram *r)
+/*
+ * The newest layer, if it is small: what was written last before the snapshot is what is written
+ * first after it. 0: it is not.
+ */
+static uint8_t find_ahead(const struct ram *r)
 {
 	uint64_t at = 0, n = 0;
 	struct extent x;
@@ -172,28 +172,62 @@ static void copy_ahead(struct ram *r)
 	while (index_next(&r->index, &at, &x))
 		if (x.what == r->layers)
 			n += x.n;
-	at = n > RAM_AHEAD_PAGES ? pages(r) : 0;
-	while (index_next(&r->index, &at, &x))
-		if (x.what == r->layers)
-			madvise(r->mem.base + x.start * INDEX_PAGE, x.n * INDEX_PAGE,
-			        MADV_POPULATE_WRITE);
+	return n <= RAM_AHEAD_PAGES ? (uint8_t)r->layers : 0;
 }
 
-static int map_layers(struct ram *r)
+/* Not with pread(): a call for each of some hundred runs takes twice as long. */
+static int copy_ahead(struct ram *r, uint8_t ahead)
 {
+	const uint8_t *layer;
+	uint64_t at = 0;
 	struct extent x;
+
+	if (!ahead)
+		return 0;
+	layer = mmap(NULL, r->mem.size, PROT_READ, MAP_PRIVATE | MAP_NORESERVE,
+	             (int)(r->layer_slot + ahead - 1u), 0);
+	if (layer == MAP_FAILED)
+		return -errno;
+	while (index_next(&r->index, &at, &x))
+		if (x.what == ahead)
+			memcpy(r->mem.base + x.start * INDEX_PAGE, layer + x.start * INDEX_PAGE,
+			       x.n * INDEX_PAGE);
+	munmap((void *)layer, r->mem.size);
+	return 0;
+}
+
+static int map_layer(struct ram *r, const struct extent *x)
+{
+	return x->n ? map_at(r, x->start, x->n, MAP_PRIVATE,
+	                     (int)(r->layer_slot + (unsigned)x->what - 1))
+	            : 0;
+}
+
+/*
+ * What is copied ahead needs no mapping of its own: it may lie in anything. So the mapping of a
+ * layer goes on across it, and a few hundred single pages do not become as many mappings.
+ */
+static int map_layers(struct ram *r, uint8_t ahead)
+{
+	struct extent x, m = {0};
 	uint64_t at = 0;
 	int e = 0;
 
-	while (e == 0 && index_next(&r->index, &at, &x))
-		e = map_at(r, x.start, x.n, MAP_PRIVATE,
-		           (int)(r->layer_slot + (unsigned)x.what - 1));
-	return e;
+	while (e == 0 && index_next(&r->index, &at, &x)) {
+		if (m.n && x.start == m.start + m.n && (x.what == m.what || x.what == ahead)) {
+			m.n += x.n;
+		} else if (x.what != ahead) {
+			e = map_layer(r, &m);
+			m = x;
+		}
+	}
+	return e == 0 ? map_layer(r, &m) : e;
 }
 
 int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *s)
 {
 	const void *v;
+	uint8_t ahead;
 	size_t n;
 	int e;
 
@@ -209,13 +243,14 @@ int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *
 		e = index_load(&r->index, v, n, (uint8_t)layers);
 	if (e == 0)
 		e = ram_load_code(r, s);
-	if (e == 0)
-		e = map_layers(r);
+	if (e < 0)
+		return e;
+	ahead = find_ahead(r);
+	e = map_layers(r, ahead);
 	if (e < 0)
 		return e;
 	join_code(r);
-	copy_ahead(r);
-	return 0;
+	return copy_ahead(r, ahead);
 }
 
 void ram_fini(struct ram *r)

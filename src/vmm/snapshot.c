@@ -350,6 +350,10 @@ int machine_restore(struct machine *m, const struct machine_spec *spec, uint64_t
 	pthread_mutex_init(&m->lock, NULL);
 	m->ram = (struct ram){
 	    .layer_slot = UM_FD_LAYER, .top_slot = UM_FD_TOP, .pagemap_slot = UM_FD_PAGEMAP};
+	*ret_what = "this is no /dev/kvm";
+	r = vm_begin(&m->vm, UM_FD_KVM);
+	if (r < 0)
+		return r;
 	*ret_what = "cannot read the state file";
 	r = state_read_from(UM_FD_STATE, &s);
 	if (r == 0)

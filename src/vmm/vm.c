@@ -99,22 +99,49 @@ static int make_cpuid(struct vm *vm, const struct vm_spec *spec, const char **re
 	return r;
 }
 
-int vm_init(struct vm *vm, int kvm, const struct mem *mem, const struct vm_spec *spec,
+static void *make_vm(void *arg)
+{
+	struct vm *vm = arg;
+
+	do
+		vm->fd = vm_high_fd(ioctl(vm->kvm, KVM_CREATE_VM, 0));
+	while (vm->fd == -EINTR);
+	return NULL;
+}
+
+static int begin_thread(pthread_t *ret, void *(*fn)(void *arg), void *arg)
+{
+	pthread_attr_t attr;
+	int r;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, VM_STACK);
+	r = -pthread_create(ret, &attr, fn, arg);
+	pthread_attr_destroy(&attr);
+	return r;
+}
+
+int vm_begin(struct vm *vm, int kvm)
+{
+	*vm = (struct vm){.kvm = kvm, .fd = -1};
+	if (ioctl(kvm, KVM_GET_API_VERSION, 0) != KVM_API_VERSION)
+		return -ENODEV;
+	return begin_thread(&vm->maker, make_vm, vm);
+}
+
+int vm_init(struct vm *vm, const struct mem *mem, const struct vm_spec *spec,
             const struct vm_calls *calls, const char **ret_what)
 {
 	uint64_t identity = IDENTITY_ADDRESS;
 	int run_size, r;
 
-	*vm = (struct vm){.kvm = kvm, .calls = *calls, .mem = mem, .cpus = spec->cpus};
+	vm->calls = *calls;
+	vm->mem = mem;
+	vm->cpus = spec->cpus;
 	pthread_mutex_init(&vm->lock, NULL);
 	pthread_cond_init(&vm->changed, NULL);
-	*ret_what = "this is no /dev/kvm";
-	if (ioctl(kvm, KVM_GET_API_VERSION, 0) != KVM_API_VERSION)
-		return -ENODEV;
 	*ret_what = "cannot make a virtual machine";
-	do
-		vm->fd = vm_high_fd(ioctl(kvm, KVM_CREATE_VM, 0));
-	while (vm->fd == -EINTR);
+	pthread_join(vm->maker, NULL);
 	if (vm->fd < 0)
 		return vm->fd;
 	*ret_what = "cannot make the interrupt controllers";
@@ -131,7 +158,7 @@ int vm_init(struct vm *vm, int kvm, const struct mem *mem, const struct vm_spec 
 	if (r < 0)
 		return r;
 	*ret_what = "cannot make a vcpu";
-	run_size = ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
+	run_size = ioctl(vm->kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
 	if (run_size < (int)sizeof(struct kvm_run))
 		return -ENODEV;
 	for (unsigned i = 0; r == 0 && i < vm->cpus; i++)
@@ -320,19 +347,15 @@ static void kicked(int sig)
 int vm_start(struct vm *vm)
 {
 	struct sigaction sa = {.sa_handler = kicked};
-	pthread_attr_t attr;
 	int r = 0;
 
 	if (sigaction(KICK, &sa, NULL) < 0)
 		return -errno;
 	vm->stop = true;
-	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, VM_STACK);
 	for (unsigned i = 0; r == 0 && i < vm->cpus; i++) {
-		r = -pthread_create(&vm->cpu[i].thread, &attr, vcpu_thread, &vm->cpu[i]);
+		r = begin_thread(&vm->cpu[i].thread, vcpu_thread, &vm->cpu[i]);
 		vm->cpu[i].started = r == 0;
 	}
-	pthread_attr_destroy(&attr);
 	if (r == 0)
 		vm_pause(vm);
 	return r;

@@ -60,6 +60,7 @@ struct vm {
 	struct cpuid cpuid;
 	char baseline[16];
 	uint32_t tsc_khz;
+	pthread_t maker;      /* from vm_begin() to vm_init(): it sets fd */
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t changed;
 	atomic_bool stop;
@@ -73,8 +74,14 @@ struct vm_spec {
 	const struct cpuid *saved;
 };
 
-/* Makes VM and vcpus, all at rest. *ret_what: what failed, a constant. */
-int vm_init(struct vm *vm, int kvm, const struct mem *mem, const struct vm_spec *spec,
+/*
+ * Begins to make the VM, on a thread: KVM takes milliseconds for it, and waits for most of them. vm
+ * is zeroed. kvm: /dev/kvm.
+ */
+int vm_begin(struct vm *vm, int kvm);
+
+/* Makes the rest, vcpus too, all at rest. After vm_begin(). *ret_what: what failed, a constant. */
+int vm_init(struct vm *vm, const struct mem *mem, const struct vm_spec *spec,
             const struct vm_calls *calls, const char **ret_what);
 
 /* vcpu 0 will enter a Linux at this address (boot.h). */
