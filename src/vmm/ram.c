@@ -108,7 +108,7 @@ int ram_boot(struct ram *r, uint64_t size)
 	return e;
 }
 
-/* --- what spares a guest faults; where the host cannot do it, nothing happens */
+/* --- what spares a restored guest faults */
 
 void ram_set_code(struct ram *r, uint64_t gpa, uint64_t len)
 {
@@ -175,7 +175,7 @@ static uint8_t find_ahead(const struct ram *r)
 	return n <= RAM_AHEAD_PAGES ? (uint8_t)r->layers : 0;
 }
 
-/* Not with pread(): a call for each of some hundred runs takes twice as long. */
+/* Not with pread(): a call for each of some hundred runs takes longer. */
 static int copy_ahead(struct ram *r, uint8_t ahead)
 {
 	const uint8_t *layer;

@@ -7,7 +7,7 @@
  * layer i.
  *
  * A restored guest meets each of its pages with a fault, and one that it writes with up to three.
- * Two things spare it most of them, both hints that change no byte: a newest layer of few pages,
+ * Two things spare it most of them, and neither changes a byte: a newest layer of few pages,
  * those that were written last, is copied before the guest runs; and the kernel's code, which
  * nobody writes, becomes huge pages of the layer's file, shared by all who map it, where the host
  * can do that.
