@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config, items):
     units = {}
     for t in items:
         units.setdefault("pandad" if "server_home" in t.fixturenames else t.nodeid, []).append(t)
-    cost = {name: sum(seconds.get(t.nodeid.rpartition("/")[2], 10) for t in tests) for name, tests in units.items()}
+    cost = {name: sum(seconds.get(t.nodeid.rpartition("/")[2], 5) for t in tests) for name, tests in units.items()}
     load, mine = [0.0] * n, set()
     for name in sorted(units, key=lambda name: (-cost[name], name)):
         least = load.index(min(load))

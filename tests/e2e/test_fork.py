@@ -112,7 +112,7 @@ def test_parent_and_children_never_see_each_others_writes(box):
     box.keep()
     box.ask((GUEST / "ground.py").read_text())
     box.ask("ground = Ground('/root/ground', 512, 128)")
-    for turn in range(count(5, 100)):
+    for turn in range(2 if FEW else count(5, 100)):
         children = box.fork(count(10, 10))
         for n, m in enumerate(children):
             m.ask(f"ground.be('child {turn}.{n}')")
