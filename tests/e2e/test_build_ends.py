@@ -47,7 +47,7 @@ def ended(p, id):
 
 
 def test_a_build_has_a_time(new_pandad):
-    limit = int(5 * patience())
+    limit = int(8 * patience())
     p = new_pandad(build_seconds=limit)
     before = there(p)
     id = hanging(p)
