@@ -139,6 +139,17 @@ def test_a_child_sees_the_moment_of_its_own_fork(box):
         assert child.run("cat", "/root/moment") == moment
 
 
+def test_pages_written_here_and_there(box):
+    """Every fourth of thousands of pages, by the kernel: each is a piece of its own to whoever asks the host what was written."""
+    box.keep()
+    box.ask("import os; fd = os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT); n = os.pwrite(fd, b'a' * (32 << 20), 0)")
+    box.fork()
+    box.ask("for at in range(0, n, 4 * 4096): os.pwrite(fd, b'b', at)")
+    child, = box.fork()
+    for m in box, child:
+        assert m.ask("os.pread(fd, n, 0)[::4096] == b'baaa' * (n // (4 * 4096))")
+
+
 def test_forks_of_forks_go_twenty_deep(box):
     box.keep()
     box.ask("path = ['root']")

@@ -149,7 +149,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def test_jupyters_own_client_through_the_proxy(world, as_user, tmp_path):
-    """A kernel in the sandbox for a client outside, and another client for the same kernel."""
+    """A kernel in the sandbox for a client outside; it goes on in forks and after hibernation."""
     p, id = world, world.create(template="code-interpreter")
     (tmp_path / "client.py").write_text(JUPYTER)
     p.do("POST", f"/v1/sandboxes/{id}/execs", {"cmd": "panda-jupyter"})
@@ -166,7 +166,11 @@ def test_jupyters_own_client_through_the_proxy(world, as_user, tmp_path):
         id, "", "x = 6\nprint('printed')", "x * 7", "1/0", "%matplotlib inline\nimport matplotlib.pyplot as plt; plt.plot([1]); plt.show()")
     assert (printed, value, failed) == (["printed\n"], [{"text/plain": "42"}], ["ZeroDivisionError"])
     assert len(drawn[0]["image/png"]) > 1000
-    assert run(id, kernel, "x") == (kernel, [[{"text/plain": "6"}]])
+    child = p.do("POST", f"/v1/sandboxes/{id}/fork")["children"][0]
+    assert run(child, kernel, "x += 1; x")[1] == [[{"text/plain": "7"}]]
+    p.do("POST", f"/v1/sandboxes/{id}/hibernate")
+    assert p.do("GET", f"/v1/sandboxes/{id}")["status"] == "hibernated"
+    assert run(id, kernel, "x") == (kernel, [[{"text/plain": "6"}]])  # woken by the request
 
 
 # ---- the clients of model vendors ----
