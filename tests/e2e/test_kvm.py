@@ -44,12 +44,13 @@ def test_a_machine_that_is_busy_on_all_vcpus_forks_and_both_go_on(panda):
 
 
 def test_what_a_guest_frees_goes_back_to_the_host(box):
+    """All but what is in blocks of 2 MiB that somebody else has a page of: up to 14 MiB were seen."""
     box.keep()
-    box.ask(f"import os; big = b'x' * {40 * MIB}")
+    box.ask(f"import os; big = b'x' * {80 * MIB}")
     full = memory_mib(box)
-    assert full > 40
+    assert full > 80
     box.ask("del big; import gc; gc.collect()")
-    wait_for("its memory to shrink", lambda: memory_mib(box) < full - 30, seconds=60)
+    wait_for("its memory to shrink", lambda: memory_mib(box) < full - 40, seconds=60)
     assert box.answers()
 
 
