@@ -456,17 +456,28 @@ static void vsock_reset(struct vdev *v)
 	s->answered = s->reset_sent = false;
 }
 
+/* What was sent is for the guest, also if the sender has gone before it answered. */
+static bool has_unread(const struct vsock_stream *t)
+{
+	char c;
+	struct iovec iov = {&c, 1};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	return recvmsg(t->fd, &m, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 static void stream_ready(void *arg, uint32_t events)
 {
 	struct vsock_stream *t = arg;
 	struct vsock *s = t->s;
+	bool gone = events & (EPOLLHUP | EPOLLERR);
 
 	pthread_mutex_lock(s->lock);
 	if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 		t->readable = true;
-	if (events & (EPOLLHUP | EPOLLERR))
+	if (gone)
 		loop_io_del(s->loop, &t->io); /* it would be reported again and again */
-	if (flush_stream(t) < 0 || (events & (EPOLLHUP | EPOLLERR) && !t->open))
+	if (flush_stream(t) < 0 || (gone && !t->open && !has_unread(t)))
 		close_stream(t); /* the guest is told when it sends something */
 	else
 		watch(t);

@@ -356,6 +356,33 @@ static void a_restored_guest_hears_first_that_its_streams_are_gone(void **state)
 	close(fd);
 }
 
+static void a_client_that_has_gone_before_the_answer_is_heard_if_it_said_something(void **state)
+{
+	struct bench *b = *state;
+	struct virtio_vsock_hdr h, heard;
+	char data[BUFFER];
+	int fd = client(b);
+
+	expect(b, VIRTIO_VSOCK_OP_REQUEST, &h);
+	close(fd);
+	turn(b->loop);
+	assert_null(b->s.streams);
+
+	fd = client(b);
+	expect(b, VIRTIO_VSOCK_OP_REQUEST, &h);
+	assert_int_equal(write(fd, "last words", 10), 10);
+	close(fd);
+	turn(b->loop);
+	h.buf_alloc = 1 << 20;
+	h.fwd_cnt = 0;
+	guest_says(b, &h, VIRTIO_VSOCK_OP_RESPONSE, NULL, 0);
+	assert_true(guest_hears(b, &heard, data));
+	assert_int_equal(heard.op, VIRTIO_VSOCK_OP_RW);
+	assert_memory_equal(data, "last words", 10);
+	expect(b, VIRTIO_VSOCK_OP_SHUTDOWN, &heard);
+	assert_null(b->s.streams);
+}
+
 static void a_reset_driver_has_no_streams(void **state)
 {
 	struct bench *b = *state;
@@ -394,6 +421,7 @@ int main(void)
 	    T(packets_of_nobodys_stream_are_refused),
 	    T(nonsense_ends_one_stream),
 	    T(a_restored_guest_hears_first_that_its_streams_are_gone),
+	    T(a_client_that_has_gone_before_the_answer_is_heard_if_it_said_something),
 	    T(a_reset_driver_has_no_streams),
 	};
 
