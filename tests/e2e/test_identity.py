@@ -117,6 +117,7 @@ def test_the_clock_is_right_after_a_pause_and_monotonic_time_stood_still(box):
 
 
 def test_the_clock_is_right_after_two_seconds_on_disk_and_sleepers_are_not_woken_early(panda, box):
+    """A thread sets one timer after the other, so that one is due while the machine is being saved."""
     box.keep()
     box.ask("""
 import threading, time
@@ -124,7 +125,11 @@ done, start = [], time.monotonic()
 def doze():
     time.sleep(3)
     done.append(time.monotonic() - start)
+def tick():
+    while True:
+        time.sleep(0.0001)
 threading.Thread(target=doze, daemon=True).start()
+threading.Thread(target=tick, daemon=True).start()
 """)
     asked = time.monotonic()
     _, mono = guest_times(box)
