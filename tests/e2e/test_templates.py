@@ -328,7 +328,7 @@ cd /workspace && mkdir -p c && printf 'int main(void) { return 0; }\\n' >c/m.c
 printf 'cmake_minimum_required(VERSION 3.20)\\nproject(p C)\\nadd_executable(m m.c)\\n' >c/CMakeLists.txt
 cmake -S c -B c/out >/dev/null && cmake --build c/out >/dev/null && c/out/m
 test "$(tree -i --noreport c/m.c)" = c/m.c && rg -q 'int main' c && test "$(fd -e c . c)" = c/m.c
-tmux new-session -d -s s 'echo in a window >said; tmux wait-for -S said' && tmux wait-for said && grep -q window said
+tmux new-session -d -s s 'echo in a window >said; tmux wait-for -S said; sleep 999' && tmux wait-for said && grep -q window said && tmux kill-server
 vim.tiny -es -c '%s/return 0/return 3/' -c wq c/m.c && grep -q 'return 3' c/m.c
 pkg-config --exists python3 && strace -o calls -e trace=execve true && grep -q execve calls
 """
