@@ -64,12 +64,10 @@ static int destination(struct copy *c, const char *word, bool many)
 	size_t n = strlen(word);
 	bool dir = many || c->step->parents || !n || word[n - 1] == '/' || !strcmp(word, ".") ||
 	           (n > 1 && !strcmp(word + n - 2, "/."));
-	int k = word[0] == '/' ? snprintf(c->dest, sizeof(c->dest), "%s", word)
-	                       : snprintf(c->dest, sizeof(c->dest), "%s/%s",
-	                                  strcmp(st->workdir, "/") ? st->workdir : "", word);
+	int r = build_path(st, c->step, word, c->dest);
 
-	if (k < 0 || (size_t)k >= sizeof(c->dest))
-		return build_bad(st, c->step, "a path is too long");
+	if (r < 0)
+		return r;
 	for (n = strlen(c->dest); n > 1 && c->dest[n - 1] == '/'; n--)
 		c->dest[n - 1] = 0;
 	if (!dir && st->guest) {
@@ -249,12 +247,12 @@ static int list_unpacked(struct copy *c, int names)
 static int unpack(struct copy *c, int fd, char *flag)
 {
 	struct stage *st = c->st;
-	char *quiet[] = {TOOL, "at", c->dest, "tar", XATTRS, "--no-overwrite-dir", flag, "-", NULL};
-	char *said[] = {TOOL,    "at",
+	char *verbose = c->listed < 0 ? NULL : "-v"; /* the last word, if there is none */
+	char *argv[] = {TOOL,    "at",
 	                c->dest, "tar",
 	                XATTRS,  "--no-overwrite-dir",
-	                "-v",    "--quoting-style=literal",
 	                flag,    "-",
+	                verbose, "--quoting-style=literal",
 	                NULL};
 	autoclose int names = -1;
 	int r = make_directory(c, c->dest);
@@ -269,7 +267,7 @@ static int unpack(struct copy *c, int fd, char *flag)
 		r = names < 0 ? names : 0;
 	}
 	if (r == 0)
-		r = tool(c, st->guest, c->listed < 0 ? quiet : said, fd, names);
+		r = tool(c, st->guest, argv, fd, names);
 	if (r == 0 && c->listed >= 0 && list_unpacked(c, names) < 0)
 		r = err_set(st->e, EIO, "disk_full", "no room to copy");
 	c->files++;

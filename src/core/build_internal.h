@@ -181,6 +181,10 @@ int build_root_look(struct stage *st);
 /* Its root as a machine's, running; a step of the cache. */
 int build_root_make(struct stage *st);
 
+/* A path as instructions mean it: below WORKDIR, unless it begins with '/'. */
+int build_path(struct stage *st, const struct docker_step *step, const char *word,
+               char ret[PATH_MAX]);
+
 /* ---- build_debian.c ---- */
 
 /* Has the root of the stage's suite, or makes it: it is an archive of the order from then on. */

@@ -17,14 +17,9 @@ static int where(struct stage *st, const struct docker_step *step, const struct 
                  char ret[PATH_MAX])
 {
 	autofree char *word = NULL;
-	int n, r = build_expand(st, step, m->target, &word);
+	int r = build_expand(st, step, m->target, &word);
 
-	if (r < 0)
-		return r;
-	n = *word == '/' ? snprintf(ret, PATH_MAX, "%s", word)
-	                 : snprintf(ret, PATH_MAX, "%s/%s",
-	                            strcmp(st->workdir, "/") ? st->workdir : "", word);
-	return n < 0 || n >= PATH_MAX ? build_bad(st, step, "a path is too long") : 0;
+	return r < 0 ? r : build_path(st, step, word, ret);
 }
 
 /* Something to mount on: *made when it was not there. */

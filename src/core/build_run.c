@@ -50,6 +50,16 @@ int build_expand(struct stage *st, const struct docker_step *step, const char *w
 	                         ret, st->e);
 }
 
+int build_path(struct stage *st, const struct docker_step *step, const char *word,
+               char ret[PATH_MAX])
+{
+	int n = *word == '/' ? snprintf(ret, PATH_MAX, "%s", word)
+	                     : snprintf(ret, PATH_MAX, "%s/%s",
+	                                strcmp(st->workdir, "/") ? st->workdir : "", word);
+
+	return n < 0 || n >= PATH_MAX ? build_bad(st, step, "a path is too long") : 0;
+}
+
 static bool some(const json_t *list)
 {
 	return json_array_size(list) > 0;
@@ -252,16 +262,13 @@ static int set_workdir(struct stage *st, const struct docker_step *step)
 {
 	autofree char *to = NULL;
 	char path[PATH_MAX];
-	int n, r = build_expand(st, step, step->words[0], &to);
+	int r = build_expand(st, step, step->words[0], &to);
 
+	if (r == 0)
+		r = build_path(st, step, to, path);
 	if (r < 0)
 		return r;
-	n = *to == '/' ? snprintf(path, sizeof(path), "%s", to)
-	               : snprintf(path, sizeof(path), "%s/%s",
-	                          strcmp(st->workdir, "/") ? st->workdir : "", to);
-	if (n < 0 || (size_t)n >= sizeof(path))
-		return build_bad(st, step, "a path is too long");
-	for (n = (int)strlen(path); n > 1 && path[n - 1] == '/'; n--)
+	for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
 		path[n - 1] = 0;
 	memcpy(st->workdir, path, sizeof(path));
 	return 0;
