@@ -238,6 +238,16 @@ ssize_t io_recv_fds(int sock, void *buf, size_t n, int *fds, size_t *nfds)
 	return r;
 }
 
+DIR *io_opendir(int dirfd, const char *path, int flags)
+{
+	autoclose int fd = openat(dirfd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (d)
+		take_fd(&fd);
+	return d;
+}
+
 bool io_is_zeros(const void *p, size_t n)
 {
 	const char *c = p;

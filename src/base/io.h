@@ -3,6 +3,7 @@
  * What reads or writes returns 0 (or a count) or a negative errno, and retries on EINTR.
  */
 #pragma once
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +35,9 @@ int io_send_fds(int sock, const void *buf, size_t n, const int *fds, size_t nfds
  * -EMSGSIZE when the message or its fds did not fit; received fds are closed then.
  */
 ssize_t io_recv_fds(int sock, void *buf, size_t n, int *fds, size_t *nfds);
+
+/* To list path below dirfd; flags: O_NOFOLLOW or 0. NULL: errno says why. Caller closes it. */
+DIR *io_opendir(int dirfd, const char *path, int flags);
 
 /* Nothing but zeros, which are better a hole. n > 0. */
 bool io_is_zeros(const void *p, size_t n);

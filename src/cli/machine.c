@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/io.h"
 #include "cli/cli.h"
 #include "cli/machine_internal.h"
 #include "jail/jail.h"
@@ -335,11 +336,9 @@ static int verb_restore(struct ctx *c, struct err *e)
 
 static int verb_snapshots(struct ctx *c, struct err *e)
 {
-	autoclosedir DIR *d = NULL;
-	int fd = openat(c->store.snapshots, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	autoclosedir DIR *d = io_opendir(c->store.snapshots, ".", 0);
 	struct dirent *de;
 
-	d = fd < 0 ? NULL : fdopendir(fd);
 	if (!d)
 		return err_set(e, errno, "store", "cannot list snapshots: %s", strerror(errno));
 	while ((de = readdir(d)))

@@ -39,8 +39,7 @@ static bool over(const struct build *b)
 /* All files of a build, or but for its record and its log. */
 void build_clean_dir(int builds, const char *id, bool all)
 {
-	int fd = openat(builds, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	autoclosedir DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	autoclosedir DIR *d = io_opendir(builds, id, O_NOFOLLOW);
 	struct dirent *de;
 
 	while (d && (de = readdir(d)))

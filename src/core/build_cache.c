@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/io.h"
 #include "core/build_internal.h"
 #include "core/kept.h"
 
@@ -93,8 +94,7 @@ bool build_load_step(struct stage *st, const char *key)
 void build_trim_steps(struct host *h)
 {
 	for (;;) {
-		int fd = openat(h->store.snapshots, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		autoclosedir DIR *d = fd < 0 ? NULL : fdopendir(fd);
+		autoclosedir DIR *d = io_opendir(h->store.snapshots, ".", 0);
 		char oldest[SNAPSHOT_ID_MAX + 1] = "";
 		struct timespec when = {0};
 		struct dirent *de;

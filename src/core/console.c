@@ -29,17 +29,10 @@ static void keep_tail(int fd, off_t size)
 
 void machines_trim_consoles(const struct machines *ms)
 {
-	autoclosedir DIR *d = NULL;
+	autoclosedir DIR *d = io_opendir(ms->dir, ".", 0);
 	struct dirent *de;
-	int dir = openat(ms->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	d = dir < 0 ? NULL : fdopendir(dir);
-	if (!d) {
-		if (dir >= 0)
-			close(dir);
-		return;
-	}
-	while ((de = readdir(d))) {
+	while (d && (de = readdir(d))) {
 		autoclose int fd = -1;
 		char path[sizeof(de->d_name) + 16];
 		struct stat st;

@@ -28,8 +28,7 @@ static int by_text(const void *a, const void *b)
 /* Boot and files in one digest; what a file holds is not looked at, only whether it was written. */
 static int stamp_of(const struct host *h, const char *id, char ret[DIGEST_TEXT])
 {
-	int fd = openat(h->store.snapshots, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	autoclosedir DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	autoclosedir DIR *d = io_opendir(h->store.snapshots, id, O_NOFOLLOW);
 	AUTO(sha_freep) struct sha *sha = NULL;
 	char *lines[FILES_MAX] = {0};
 	autofree char *boot = NULL;
@@ -126,8 +125,7 @@ int kept_drop(struct host *h, const char *id, struct err *e)
 
 void kept_sweep(struct host *h)
 {
-	int fd = openat(h->store.root, DIRECTORY, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	autoclosedir DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	autoclosedir DIR *d = io_opendir(h->store.root, DIRECTORY, 0);
 	struct dirent *de;
 
 	while (d && (de = readdir(d)))

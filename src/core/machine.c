@@ -158,17 +158,11 @@ static int introduce(int dir, const struct engine_machine *em, const struct mach
 /* Files only. Removing what is not there is fine. */
 static int empty_dir(int fd)
 {
-	autoclosedir DIR *d = NULL;
+	autoclosedir DIR *d = io_opendir(fd, ".", 0);
 	struct dirent *de;
 
-	fd = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	d = fd < 0 ? NULL : fdopendir(fd);
-	if (!d) {
-		int r = -errno;
-
-		closep(&fd);
-		return r;
-	}
+	if (!d)
+		return -errno;
 	while ((de = readdir(d)))
 		if (strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0 &&
 		    unlinkat(fd, de->d_name, 0) < 0 && errno != ENOENT)

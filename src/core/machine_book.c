@@ -118,11 +118,9 @@ static bool list_names(const json_t *layers, const char *map)
  */
 static void drop_stale_maps(int dirfd, const json_t *book)
 {
-	autoclosedir DIR *d = NULL;
-	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	autoclosedir DIR *d = io_opendir(dirfd, ".", 0);
 	struct dirent *de;
 
-	d = fd < 0 ? NULL : fdopendir(fd);
 	while (d && (de = readdir(d))) {
 		const char *dot = strrchr(de->d_name, '.');
 		const json_t *disk;
@@ -280,11 +278,9 @@ int machine_look(struct machines *ms, const char *id, struct machine_info *ret, 
 int machine_each(struct machines *ms, void (*fn)(const struct machine_info *m, void *arg),
                  void *arg, struct err *e)
 {
-	autoclosedir DIR *d = NULL;
-	int fd = openat(ms->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	autoclosedir DIR *d = io_opendir(ms->dir, ".", 0);
 	struct dirent *de;
 
-	d = fd < 0 ? NULL : fdopendir(fd);
 	if (!d)
 		return err_set(e, errno, "run_dir", "cannot list machines: %s", strerror(errno));
 	while ((de = readdir(d))) {

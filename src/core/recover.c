@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/dict.h"
+#include "base/io.h"
 #include "base/log.h"
 #include "core/life_internal.h"
 
@@ -299,8 +300,7 @@ static void forget_deleted(struct host *h, struct tally *t)
 static void recover_snapshots(struct host *h, struct tally *t)
 {
 	struct ids list = {0};
-	autoclosedir DIR *d = NULL;
-	int fd = openat(h->store.snapshots, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	autoclosedir DIR *d = io_opendir(h->store.snapshots, ".", 0);
 	struct dirent *de;
 
 	db_each(h->db, NULL, add_id, &list, "SELECT id FROM snapshots WHERE state <> 'ready'", "");
@@ -312,7 +312,6 @@ static void recover_snapshots(struct host *h, struct tally *t)
 	}
 	forget_deleted(h, t);
 	list.n = 0;
-	d = fd < 0 ? NULL : fdopendir(fd);
 	while (d && (de = readdir(d))) {
 		bool known = de->d_name[0] == '.';
 

@@ -106,16 +106,11 @@ void snapshot_store_close(struct snapshot_store *st)
 
 int snapshot_remove_dir(int parent, const char *name)
 {
-	autoclosedir DIR *d = NULL;
-	autoclose int fd = snapshot_open_dir(parent, name);
+	autoclosedir DIR *d = io_opendir(parent, name, O_NOFOLLOW);
 	struct dirent *de;
 
-	if (fd < 0)
-		return fd == -ENOENT ? 0 : fd;
-	d = fdopendir(fd);
 	if (!d)
-		return -errno;
-	take_fd(&fd);
+		return errno == ENOENT ? 0 : -errno;
 	while ((errno = 0, de = readdir(d))) {
 		if (strcmp(de->d_name, ".") == 0 || strcmp(de->d_name, "..") == 0)
 			continue;
@@ -202,22 +197,6 @@ int snapshot_delete(const struct snapshot_store *st, const char *id, struct err 
 	return r < 0 ? snapshot_fail(e, r == -EEXIST ? -EBUSY : r, id, "deleting it") : 0;
 }
 
-/* A stream over a directory that leaves the fd of the store alone. */
-static int list_dir(int dirfd, DIR **ret)
-{
-	autoclose int fd = snapshot_open_dir(dirfd, ".");
-	DIR *d;
-
-	if (fd < 0)
-		return fd;
-	d = fdopendir(fd);
-	if (!d)
-		return -errno;
-	take_fd(&fd);
-	*ret = d;
-	return 0;
-}
-
 static int gc_dir(const struct snapshot_store *st, const char *name, unsigned *count)
 {
 	autoclose int fd = snapshot_open_dir(st->snapshots, name);
@@ -255,13 +234,12 @@ static int gc_each(const struct snapshot_store *st, int dirfd, const char *prefi
                    int (*fn)(const struct snapshot_store *, const char *, unsigned *),
                    unsigned *count)
 {
-	autoclosedir DIR *d = NULL;
+	autoclosedir DIR *d = io_opendir(dirfd, ".", 0);
 	struct dirent *de;
-	int first, r;
+	int first = 0, r;
 
-	first = list_dir(dirfd, &d);
-	if (first < 0)
-		return first;
+	if (!d)
+		return -errno;
 	while ((errno = 0, de = readdir(d))) {
 		if (strcmp(de->d_name, ".") == 0 || strcmp(de->d_name, "..") == 0 ||
 		    strncmp(de->d_name, prefix, strlen(prefix)) != 0)
