@@ -132,7 +132,7 @@ struct guest_attach {
 /* Replays and follows a detached exec to its end. Of x, output, stdin and wake count. */
 int guest_exec_attach(struct guest *g, struct guest_attach *at, const struct guest_exec *x,
                       struct guest_exit *ret, struct err *e);
-int guest_exec_signal(struct guest *g, uint64_t id, int signo, bool tree, struct err *e);
+int guest_exec_signal(struct guest *g, uint64_t id, int signo, uint32_t flags, struct err *e);
 
 /* each() once per command; strings are valid during the callback. */
 int guest_exec_list(struct guest *g, void (*each)(void *arg, const struct wire_exec_info *m),

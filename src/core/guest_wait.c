@@ -302,10 +302,9 @@ int guest_exec_attach(struct guest *g, struct guest_attach *at, const struct gue
 	return r < 0 ? r : take_exit(g, &w, ret, e);
 }
 
-int guest_exec_signal(struct guest *g, uint64_t id, int signo, bool tree, struct err *e)
+int guest_exec_signal(struct guest *g, uint64_t id, int signo, uint32_t flags, struct err *e)
 {
-	struct wire_signal m = {
-	    .id = id, .signo = (uint32_t)signo, .flags = tree ? WIRE_SIGNAL_TREE : 0};
+	struct wire_signal m = {.id = id, .signo = (uint32_t)signo, .flags = flags};
 
 	return guest_ask(g, WIRE_SIGNAL, &m, "cannot signal the command", e);
 }

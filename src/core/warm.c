@@ -317,7 +317,7 @@ void template_quiet(struct guest *g, const json_t *doc)
 
 	guest_set_deadline(g, READY_MS);
 	if (id > 0)
-		(void)guest_exec_signal(g, (uint64_t)id, SIGKILL, true, NULL);
+		(void)guest_exec_signal(g, (uint64_t)id, SIGKILL, WIRE_SIGNAL_TREE, NULL);
 }
 
 int template_start(struct guest *g, json_t *doc, struct build *b, char *note, size_t note_n,

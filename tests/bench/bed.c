@@ -282,7 +282,7 @@ int session_rewrite(struct bed *b, const struct session *s, struct err *e)
 	if (r == 0)
 		r = guest_remove(g, "/tmp/ready", false, e);
 	if (r == 0)
-		r = guest_exec_signal(g, s->python, SIGUSR1, false, e);
+		r = guest_exec_signal(g, s->python, SIGUSR1, 0, e);
 	if (r == 0)
 		r = wait_ready(g, e);
 	guest_free(g);

@@ -753,13 +753,13 @@ static void a_detached_exec_can_be_signalled(void **state)
 	struct result r;
 
 	assert_soon(find_exec(b->g, id).info.out_to == 6);
-	assert_ok(guest_exec_signal(b->g, id, SIGTERM, false, &why));
+	assert_ok(guest_exec_signal(b->g, id, SIGTERM, 0, &why));
 	r = attach(b->g, &at, -1);
 	assert_string_equal(r.out.p, "ready\ncaught\n");
 	assert_int_equal(r.exit.code, 9);
 	result_free(&r);
-	assert_int_equal(guest_exec_signal(b->g, id, SIGTERM, false, &e), -ESRCH);
-	assert_int_equal(guest_exec_signal(b->g, 1ull << 60, SIGTERM, false, &e), -ESRCH);
+	assert_int_equal(guest_exec_signal(b->g, id, SIGTERM, 0, &e), -ESRCH);
+	assert_int_equal(guest_exec_signal(b->g, 1ull << 60, SIGTERM, 0, &e), -ESRCH);
 	at.id = 1ull << 60;
 	assert_int_equal(guest_exec_attach(b->g, &at, &(struct guest_exec){0}, &exit, &e), -ESRCH);
 }
