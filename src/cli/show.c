@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "cli/show.h"
@@ -173,6 +174,16 @@ void show_text(struct show_text *s, const char *p, size_t n, FILE *to)
 		fputs(*one ? clean : "?", to);
 		s->n = 0;
 	}
+}
+
+void show_said(const char *text, FILE *to)
+{
+	struct show_text s = {0};
+
+	if (isatty(fileno(to)))
+		show_text(&s, text, strlen(text), to);
+	else
+		fputs(text, to);
 }
 
 time_t show_time(const char *text)

@@ -43,6 +43,8 @@ struct show_text {
 	size_t n;
 };
 void show_text(struct show_text *s, const char *p, size_t n, FILE *to);
+/* All of what a guest wrote: as above when it goes to a terminal, else as it is. */
+void show_said(const char *text, FILE *to);
 /* "12s", "5m", "3h", "8d" since an RFC 3339 time; "-" when it is none. */
 void show_age(const char *time_text, time_t now, char *buf, size_t n);
 /* "512", "1.5K", "20M", "3.2G" bytes */

@@ -6,7 +6,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "cli/commands.h"
@@ -129,16 +128,6 @@ static void print_path(char sign, const char *path, const char *behind)
 	printf("%c %s%s\n", sign, shown, behind);
 }
 
-static void print_text(const char *text)
-{
-	struct show_text s = {0};
-
-	if (isatty(1))
-		show_text(&s, text, strlen(text), stdout);
-	else
-		fputs(text, stdout);
-}
-
 static void print_changes(const json_t *reply, const char *key, char sign)
 {
 	json_t *f;
@@ -147,7 +136,7 @@ static void print_changes(const json_t *reply, const char *key, char sign)
 	json_array_foreach(json_object_get(reply, key), i, f)
 	{
 		print_path(sign, js(f, "path"), !strcmp(js(f, "type"), "directory") ? "/" : "");
-		print_text(js(f, "unified"));
+		show_said(js(f, "unified"), stdout);
 	}
 }
 

@@ -145,15 +145,10 @@ static int print_line(void *arg, const struct panda_event *ev)
 	const struct cli *c = arg;
 	FILE *to = c->json ? stderr : stdout;
 	autojson json_t *j = json_loadb(ev->data, ev->len, 0, NULL);
-	const char *line = js(j, "line");
-	struct show_text s = {0};
 
 	if (!strcmp(ev->name, "done"))
 		return 1;
-	if (isatty(fileno(to))) /* its commands wrote it */
-		show_text(&s, line, strlen(line), to);
-	else
-		fputs(line, to);
+	show_said(js(j, "line"), to); /* its commands wrote it */
 	fputc('\n', to);
 	return fflush(to) == 0 ? 0 : -errno;
 }
