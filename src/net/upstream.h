@@ -49,5 +49,5 @@ int upstream_cached(struct upstream *u, const char *name, uint16_t type,
 int upstream_ask(struct upstream *u, const char *name, uint16_t type, struct upstream_lookup *l);
 void upstream_cancel(struct upstream_lookup *l);  /* idle is fine */
 unsigned upstream_left(const struct upstream *u); /* how many more may be asked now */
-unsigned
-upstream_entries(const struct upstream *u); /* names it knows, UPSTREAM_CACHE_MAX at most */
+/* Names it knows, UPSTREAM_CACHE_MAX at most. */
+unsigned upstream_entries(const struct upstream *u);
