@@ -39,6 +39,10 @@ class Mirror(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
+    def go_on(self):
+        self.stall = None
+        self.go.set()
+
     def debs(self):
         return sorted(p.rpartition("/")[2] for p in self.asked if p.endswith(".deb"))
 
@@ -124,6 +128,13 @@ class Bed:
         assert (p.returncode == 0) == ok, said
         return said
 
+    def start_and_stall(self):
+        """One that has half of a package, until mirror.go_on()."""
+        self.mirror.stall = "wire_1"
+        p = self.start("all", "lamp")
+        wait_for("half of a package", lambda: "wire_1_all.deb" in self.mirror.debs())
+        return p
+
     def kept(self, name):
         return self.cache / "apt/archives" / f"{name}_1_all.deb"
 
@@ -201,27 +212,21 @@ def test_nothing_is_taken_from_a_mirror_that_lies(bed):
 
 
 def test_killed_while_fetching(bed):
-    bed.mirror.stall = "wire_1"
-    p = bed.start("all", "lamp")
-    wait_for("half of a package", lambda: "wire_1_all.deb" in bed.mirror.debs())
+    p = bed.start_and_stall()
     os.killpg(p.pid, signal.SIGKILL)
     p.communicate(timeout=60)
     assert not bed.kept("wire").exists()
-    bed.mirror.stall = None
-    bed.mirror.go.set()
+    bed.mirror.go_on()
     bed.run("all", "lamp")
     assert bed.whole()
 
 
 def test_two_who_want_the_same_fetch_it_once(bed):
-    bed.mirror.stall = "wire_1"
-    first = bed.start("all", "lamp")
-    wait_for("it to be fetched", lambda: "wire_1_all.deb" in bed.mirror.debs())
+    first = bed.start_and_stall()
     second = bed.start("all", "lamp")
     lock = f":{(bed.cache / 'apt/lock').stat().st_ino} "
     wait_for("the other to wait", lambda: [w for w in open("/proc/locks") if "->" in w and lock in w])
-    bed.mirror.stall = None
-    bed.mirror.go.set()
+    bed.mirror.go_on()
     for p in first, second:
         said = p.communicate(timeout=300)[0]
         assert p.returncode == 0 and sorted(said.splitlines()[-3:]) == ALL, said
