@@ -118,7 +118,7 @@ void ram_set_code(struct ram *r, uint64_t gpa, uint64_t len)
 	if (!p || len > RAM_CODE_MAX)
 		return;
 	from = ((uint64_t)(p - r->mem.base) + HUGE_PAGE - 1) / HUGE_PAGE;
-	end = ((uint64_t)(p - r->mem.base) + len) / HUGE_PAGE;
+	end = MIN((uint64_t)(p - r->mem.base) + len + HUGE_PAGE - 1, r->mem.size) / HUGE_PAGE;
 	r->code = from * HUGE_PAGES;
 	r->code_pages = end > from ? (end - from) * HUGE_PAGES : 0;
 }
@@ -143,21 +143,17 @@ int ram_load_code(struct ram *r, struct state_in *s)
 
 /*
  * Then the guest meets its code with one fault for 512 pages. The first who does it to a file
- * copies them, all others find it done.
+ * copies them, all others find it done. One by one, and whatever it says: Linux 6.1 has joined a
+ * page and calls it an error when nobody has it mapped yet; where there is no file of memory, all
+ * calls fail, at once.
  */
 static void join_code(struct ram *r)
 {
-	uint64_t end = r->code + r->code_pages, n;
+	uint64_t end = r->code + r->code_pages;
 
-	for (uint64_t at = r->code; at < end; at += n) {
-		uint8_t *p = r->mem.base + at * INDEX_PAGE;
-
-		n = index_same(&r->index, at, end - at) / HUGE_PAGES * HUGE_PAGES;
-		if (n == 0 || !r->index.at[at])
-			n = MAX(n, (uint64_t)HUGE_PAGES);
-		else if (madvise(p, n * INDEX_PAGE, MADV_COLLAPSE) < 0)
-			return; /* no file of memory, or no memory: not for the rest either */
-	}
+	for (uint64_t at = r->code; at < end; at += HUGE_PAGES)
+		if (r->index.at[at] && index_same(&r->index, at, HUGE_PAGES) == HUGE_PAGES)
+			madvise(r->mem.base + at * INDEX_PAGE, HUGE_PAGE, MADV_COLLAPSE);
 }
 
 /*

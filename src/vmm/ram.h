@@ -41,7 +41,10 @@ struct ram {
 #define RAM_CODE_MAX ((uint64_t)64 << 20)
 
 int ram_boot(struct ram *r, uint64_t size);
-/* Where a kernel was loaded that will not write there. Nonsense is ignored. */
+/*
+ * Where a kernel was loaded that will not write there, nor in what is left of the last huge page.
+ * Nonsense is ignored.
+ */
 void ram_set_code(struct ram *r, uint64_t gpa, uint64_t len);
 
 /* Maps what ram_save() wrote: needs r's slots. -EBADMSG. layers is how many the caller has. */
