@@ -62,10 +62,12 @@ bool vdev_pop(struct vdev *v, unsigned queue, struct chain *ret)
 	return r > 0;
 }
 
-void vdev_signal(struct vdev *v, unsigned queue)
+bool vdev_signal(struct vdev *v, unsigned queue)
 {
-	if (v->queue[queue].ready && queue_wants_interrupt(&v->queue[queue]))
-		interrupt(v, VIRTIO_MMIO_INT_VRING);
+	if (!v->queue[queue].ready || !queue_wants_interrupt(&v->queue[queue]))
+		return false;
+	interrupt(v, VIRTIO_MMIO_INT_VRING);
+	return true;
 }
 
 void vdev_config_changed(struct vdev *v)

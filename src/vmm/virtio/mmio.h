@@ -66,8 +66,8 @@ static inline bool vdev_has(const struct vdev *v, unsigned feature)
 
 /* queue_pop(), but a lie breaks the device; then and when there is nothing: false. */
 bool vdev_pop(struct vdev *v, unsigned queue, struct chain *ret);
-/* Tells the driver of pushed requests, if it wants to know. */
-void vdev_signal(struct vdev *v, unsigned queue);
+/* Tells the driver of pushed requests, if it wants to know. True: it was told. */
+bool vdev_signal(struct vdev *v, unsigned queue);
 /* The config has changed: a new generation, and the driver is told. */
 void vdev_config_changed(struct vdev *v);
 void vdev_break(struct vdev *v);

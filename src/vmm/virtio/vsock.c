@@ -375,6 +375,16 @@ static bool guest_knows(struct vsock *s)
 	return true;
 }
 
+/*
+ * The driver looks at all queues when there is an interrupt: that a packet of its own has been
+ * taken can wait for the next one, unless it would run out of room.
+ */
+static void signal_guest(struct vsock *s, unsigned queue)
+{
+	if (vdev_signal(&s->vdev, queue))
+		s->unsaid = 0;
+}
+
 static void pump(struct vsock *s)
 {
 	struct vsock_stream *t, *next;
@@ -411,7 +421,7 @@ static void pump(struct vsock *s)
 	}
 out:
 	if (any)
-		vdev_signal(&s->vdev, RX);
+		signal_guest(s, RX);
 }
 
 /* A driver that begins anew knows of no streams. Those that wait for an answer go on waiting. */
@@ -434,18 +444,17 @@ static void vsock_work(struct vdev *v)
 {
 	struct vsock *s = (struct vsock *)v;
 	struct chain c;
-	bool any = false;
 
 	if (s->forget)
 		forget_streams(s);
 	while (s->nr_refuse < ARRAY_LEN(s->refuse) && vdev_pop(v, TX, &c)) {
 		guest_packet(s, &c);
 		queue_push(&v->queue[TX], c.head, 0);
-		any = true;
+		s->unsaid++;
 	}
-	if (any)
-		vdev_signal(v, TX);
 	pump(s);
+	if (s->unsaid >= v->queue[TX].size / 2)
+		signal_guest(s, TX);
 }
 
 static void vsock_reset(struct vdev *v)

@@ -36,6 +36,7 @@ struct vsock {
 	bool forget;     /* the driver was reset: streams go */
 	bool reset_sent; /* a transport reset is on its way; the guest has not had it yet */
 	uint16_t reset_avail;
+	unsigned unsaid; /* packets of the guest that were taken since the last interrupt */
 	struct {
 		uint32_t host_port, guest_port;
 	} refuse[64]; /* packets of streams that nobody has */

@@ -162,6 +162,39 @@ static void bytes_go_both_ways(void **state)
 	close(fd);
 }
 
+static void says_times(struct bench *b, const struct virtio_vsock_hdr *to, unsigned n)
+{
+	while (n--)
+		guest_says(b, to, VIRTIO_VSOCK_OP_RW, "x", 1);
+}
+
+static void that_packets_were_taken_waits_for_the_next_interrupt_or_half_a_queue(void **state)
+{
+	struct bench *b = *state;
+	struct virtio_vsock_hdr h, heard;
+	int fd = open_stream(b, 1 << 20, &h);
+	unsigned before;
+
+	assert_int_equal(write(fd, "q", 1), 1);
+	turn(b->loop);
+	expect(b, VIRTIO_VSOCK_OP_RW, &heard);
+	before = b->g.interrupts;
+	says_times(b, &h, GUEST_QUEUE / 2 - 1);
+	assert_int_equal(b->g.interrupts, before);
+	says_times(b, &h, 1);
+	assert_int_equal(b->g.interrupts, before + 1);
+	/* One that was not wanted was none. */
+	says_times(b, &h, GUEST_QUEUE / 2 - 1);
+	*(uint16_t *)guest_at(&b->g, guest_avail(RX)) = VRING_AVAIL_F_NO_INTERRUPT;
+	assert_int_equal(write(fd, "q", 1), 1);
+	turn(b->loop);
+	expect(b, VIRTIO_VSOCK_OP_RW, &heard);
+	assert_int_equal(b->g.interrupts, before + 1);
+	says_times(b, &h, 1);
+	assert_int_equal(b->g.interrupts, before + 2);
+	close(fd);
+}
+
 static void a_guest_gets_no_more_than_it_takes(void **state)
 {
 	struct bench *b = *state;
@@ -412,6 +445,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
 	    T(bytes_go_both_ways),
+	    T(that_packets_were_taken_waits_for_the_next_interrupt_or_half_a_queue),
 	    T(a_guest_gets_no_more_than_it_takes),
 	    T(a_guest_that_sends_more_than_it_may_loses_the_stream),
 	    T(what_a_slow_reader_leaves_is_kept_and_credit_comes_back),
