@@ -103,10 +103,8 @@ static int make_bake(struct bake *b, struct err *e)
 	b->warm_ms = mono_ms();
 	r = template_warm(h, b->machine, b->doc, e);
 	b->warm_ms = mono_ms() - b->warm_ms;
-	if (r == 0) {
-		machine_rehearse(&h->machines, b->machine);
-		r = machine_snapshot(&h->machines, b->machine, &baked, NULL, e);
-	}
+	if (r == 0)
+		r = machine_bake(&h->machines, b->machine, &baked, e);
 	fault_at("bake.sealed");
 	if (r == 0)
 		r = kept_save(h, &baked, b->name, e);
@@ -225,10 +223,8 @@ static int boot_again(struct bake *b, const struct engine_image *cold, json_t *d
 		log_warn("a start command did not stay template=%s why=\"%s\"", b->template->name,
 		         note);
 	guest_free(g);
-	if (r == 0) {
-		machine_rehearse(&h->machines, b->machine);
-		r = machine_snapshot(&h->machines, b->machine, &baked, NULL, e);
-	}
+	if (r == 0)
+		r = machine_bake(&h->machines, b->machine, &baked, e);
 	if (r == 0)
 		r = kept_save(h, &baked, bake, e);
 	machine_remove(&h->machines, b->machine, NULL);

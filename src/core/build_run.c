@@ -470,10 +470,8 @@ static int run_once(struct build *b, struct build_stage *last)
 	if (note[0])
 		build_say(b, "%s", note);
 	guest_free(g);
-	if (r == 0) {
-		machine_rehearse(&h->machines, machine);
-		r = machine_snapshot(&h->machines, machine, &baked, NULL, &b->err);
-	}
+	if (r == 0)
+		r = machine_bake(&h->machines, machine, &baked, &b->err);
 	machine_remove(&h->machines, machine, NULL);
 	if (r == 0) {
 		engine_image_fini(&last->image);

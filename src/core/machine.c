@@ -18,7 +18,11 @@
 #include "base/sock.h"
 #include "core/machine_internal.h"
 
-enum { GUEST_ANSWER_MS = 60000 };
+enum {
+	GUEST_ANSWER_MS = 60000,
+	REHEARSED_MS =
+	    200, /* after a command, until the guest's kernel has tidied up and is idle */
+};
 
 int machines_open(struct machines *ms, struct engine *engine, const char *run_dir, struct err *e)
 {
@@ -327,7 +331,7 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
 	return machine_snapshot_with(ms, id, NULL, NULL, ret, info, e);
 }
 
-void machine_rehearse(struct machines *ms, const char *id)
+static void rehearse(struct machines *ms, const char *id)
 {
 	AUTO(engine_image_fini) struct engine_image nobodys = ENGINE_IMAGE_EMPTY;
 	char *const argv[] = {"/bin/sh", "-c", "/bin/true", NULL};
@@ -344,6 +348,13 @@ void machine_rehearse(struct machines *ms, const char *id)
 	guest_set_deadline(g, GUEST_ANSWER_MS);
 	guest_exec_wait(g, &x, &done, NULL);
 	guest_free(g);
+	usleep(REHEARSED_MS * 1000);
+}
+
+int machine_bake(struct machines *ms, const char *id, struct engine_image *ret, struct err *e)
+{
+	rehearse(ms, id);
+	return machine_snapshot(ms, id, ret, NULL, e);
 }
 
 /* Seals and, while the machine stands still, lets the caller look after its volumes. */

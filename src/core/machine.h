@@ -94,12 +94,11 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
                      struct engine_snapshot_info *info, struct err *e);
 
 /*
- * Before a snapshot that many will start from: the machine does what each of them will do first, a
- * command, above a snapshot that nobody keeps. What it writes meanwhile is a layer of its own then,
- * and a kind that copies_ahead has these pages ready; for others this does nothing. That it failed
- * is no harm.
+ * A snapshot that many will start from. Before it, where the kind copies_ahead, the machine does
+ * what each of them will do first, a command, above a snapshot that nobody keeps: what it writes
+ * meanwhile is a layer of its own then. That this failed is no harm.
  */
-void machine_rehearse(struct machines *ms, const char *id);
+int machine_bake(struct machines *ms, const char *id, struct engine_image *ret, struct err *e);
 
 /*
  * The same as machine_snapshot(); at_rest is called while the machine stands still: what its

@@ -189,10 +189,8 @@ int bed_bake(struct bed *b, struct err *e)
 			r = bed_run(g, python_argv, NULL, 0, e);
 	}
 	guest_free(g);
-	if (r == 0) {
-		machine_rehearse(&b->ms, m.id);
-		r = machine_snapshot(&b->ms, m.id, &live, NULL, e);
-	}
+	if (r == 0)
+		r = machine_bake(&b->ms, m.id, &live, e);
 	if (r == 0)
 		r = machine_save(&live, &b->store, "warm", NULL, e);
 	bed_end(b, &m);
