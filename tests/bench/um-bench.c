@@ -41,7 +41,7 @@ struct rounds {
 };
 static const struct rounds full = {10, 200, 30, 4, 200, 9, 10};
 static const struct rounds quick = {3, 30, 8, 2, 50, 3, 3};
-static const struct rounds few = {3, 8, 5, 1, 10, 1, 3};
+static const struct rounds few = {3, 20, 5, 1, 10, 1, 3};
 static const struct rounds *rounds = &full;
 
 static int bench_boot(struct bed *b, struct err *e)
