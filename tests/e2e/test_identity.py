@@ -4,7 +4,7 @@ import re
 import struct
 import time
 
-from conftest import ENGINE, count, wait_for
+from conftest import ENGINE, FEW, count, wait_for
 from test_snapshot import change, forge
 
 DRAWS = """
@@ -54,7 +54,7 @@ def draw():
 threading.Thread(target=draw, daemon=True).start()
 """)
     seen = set()
-    for _ in range(count(5, 50)):
+    for _ in range(2 if FEW else count(5, 50)):
         children = box.fork(count(20, 20))
         parents = set(box.ask("list(draws)"))  # all that they inherited is among these
         for m in children:
