@@ -332,6 +332,15 @@ def test_a_task_that_is_not_to_be_cancelled(py):
     assert py.run("await asyncio.sleep(0, 5)").value == "5"
 
 
+@pytest.mark.parametrize("wait", ["time.sleep(1000)", "await asyncio.sleep(1000)"])
+def test_an_interrupt_that_comes_just_before_it_waits(py, wait):
+    """As if it had come between Python's last look and the system call: another thread has it, and nothing ends the wait."""
+    c = py.run("import asyncio, signal, threading, time\n"
+               f"threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)).start(); {wait}")
+    assert c.error["name"] == "KeyboardInterrupt"
+    assert py.run("1 + 1").value == "2"
+
+
 def test_who_ignores_interrupts_ends_with_its_last_line(py):
     assert interrupted(py, "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('on'); time.sleep(0.3); 1").value == "1"
     assert interrupted(py, "print('on'); time.sleep(1000)").error["name"] == "KeyboardInterrupt"  # of its own cell only

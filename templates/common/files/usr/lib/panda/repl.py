@@ -49,6 +49,7 @@ READ_SIZE = 64 << 10      # bytes of output in one answer
 TEXT_MAX = 1 << 20        # characters of a text/plain result; more is cut, with a note
 DATA_MAX = 16 << 20       # characters of any other form of a result; larger ones are left out
 FLUSH_S = 0.05            # unfinished lines are shown after this time
+LATE_S = 0.05             # a SIGINT that the main thread has not noticed by then came just before it began to wait
 HARDER_S = 1.0            # after a timeout: once more, and for those who wait deaf their children end
 CHASE_S = 0.8             # how long those who are told to end are watched; less than HARDER_S
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -128,12 +129,13 @@ class Output:
     printed is out before its last word.
     """
 
-    def __init__(self, out, watch):
+    def __init__(self, out, watch, signals, signalled):
         self.out = out
         self.out_lock = threading.Lock()
         self.read_lock = threading.Lock()
         self.id = None
         self.watch = watch  # called by the thread while a cell runs, says after how many seconds again
+        self.signals, self.signalled = signals, signalled  # a pipe, and what is called by it when that has something
         self.wake_r, self.wake_w = os.pipe()
         self.streams = {}
         self.ends = {}  # of fd 1 and 2
@@ -186,13 +188,15 @@ class Output:
 
     def pump(self):
         poll = select.poll()
-        for fd in (*self.streams, self.wake_r):
+        for fd in (*self.streams, self.wake_r, self.signals):
             poll.register(fd, select.POLLIN)
         while True:
             again = self.watch()
             for fd, _ in poll.poll(None if again is None else again * 1000):
                 if fd == self.wake_r:
                     os.read(fd, 64)
+                elif fd == self.signals:
+                    self.signalled()
             self.drain()
 
 
@@ -207,6 +211,9 @@ class Kernel:
         self.running = self.shielded = self.pending = False
         self.began = self.began_ticks = 0
         self.interrupts = 0  # of this cell
+        self.heard = 0  # SIGINTs that on_sigint() has seen
+        self.late = None  # what heard was when one came, and when to look again
+        self.nudged = None  # at which heard that was done
         self.deadline = self.stopped_at = None
         self.loop = None
         self.streams = {}
@@ -215,7 +222,8 @@ class Kernel:
         self.who = self.machine()
         self.pid = os.getpid()
         self.flush_wanted = threading.Event()
-        self.output = Output(out, self.watch)
+        self.signals_r, self.signals_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.output = Output(out, self.watch, self.signals_r, self.signalled)
         self.open_streams()
         threading.Thread(target=self.flusher, name="panda-flush", daemon=True).start()
         sys.displayhook = lambda value: None if value is None else self.display(value)
@@ -232,7 +240,31 @@ class Kernel:
 
     # --- signals and time
 
+    def listen(self):
+        """SIGINT is ours. Python writes to that pipe as soon as one comes, before it gets to call on_sigint()."""
+        signal.signal(signal.SIGINT, self.on_sigint)
+        signal.set_wakeup_fd(self.signals_w, warn_on_full_buffer=False)
+
+    def new_signals(self):
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self.signals_r, 4096)
+        return b""
+
+    def signalled(self):
+        heard = self.heard
+        if signal.SIGINT in self.new_signals():
+            self.late = heard, time.monotonic() + LATE_S
+
+    def nudge(self):
+        """Python looks for signals, then calls the system, and waits there: one that comes in between is not noticed."""
+        heard, self.late = self.late[0], None
+        if heard == self.heard != self.nudged and signal.getsignal(signal.SIGINT) == self.on_sigint:
+            self.nudged = heard
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
     def on_sigint(self, _, frame):
+        self.heard += 1
+        self.new_signals()
         if not self.running:
             return
         self.interrupts += 1
@@ -302,6 +334,10 @@ class Kernel:
             self.stopped_at = now
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         soon = [FLUSH_S]
+        if self.late and now >= self.late[1]:
+            self.nudge()
+        elif self.late:
+            soon.append(self.late[1] - now)
         if self.deadline is not None and self.stopped_at is None:
             soon.append(max(self.deadline - now, 0.001))
         return min(soon)
@@ -587,7 +623,8 @@ class Kernel:
         return request
 
     def serve(self):
-        signal.signal(signal.SIGINT, self.on_sigint)
+        self.listen()
+        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
         while True:
             request = self.read_request()
             if request is None:
@@ -626,7 +663,7 @@ class Kernel:
         self.active = self.pending = self.shielded = False
         self.output.reopen()
         self.open_streams()
-        signal.signal(signal.SIGINT, self.on_sigint)  # the cell may have set another
+        self.listen()  # the cell may have set another
         self.flush()
         self.output.drain(True)
         return exit
