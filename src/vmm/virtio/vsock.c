@@ -453,7 +453,7 @@ static void vsock_work(struct vdev *v)
 		s->unsaid++;
 	}
 	pump(s);
-	if (s->unsaid >= v->queue[TX].size / 2)
+	if (s->unsaid && s->unsaid >= v->queue[TX].size / 2)
 		signal_guest(s, TX);
 }
 
