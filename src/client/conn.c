@@ -1,6 +1,7 @@
 /*
- * client/conn.c - a connection to the server, with deadlines: TCP, perhaps with TLS, or a unix
- * socket The socket never blocks; whoever waits, waits in poll() and until a deadline.
+ * client/conn.c - a connection to the server: TCP, perhaps with TLS, or a unix socket
+ *
+ * The socket never blocks; whoever waits, waits in poll() and until a deadline.
  */
 #include <arpa/inet.h>
 #include <errno.h>
