@@ -1,9 +1,9 @@
 /*
  * rig/outer.c - init of the emulated outer machine (tools/rig): from its initramfs to a shell
- * script Loads the modules that lie in its initramfs, in the order of the file "modules", mounts
+ * script. Loads the modules that lie in its initramfs, in the order of the file "modules", mounts
  * the host's file system with a memory file system over it, so that nothing written stays, and runs
- * there the script that the command line names (rig=DIR/run). Only DIR is the host's own, also for
- * writing.
+ * there the script that the command line names (rig=DIR/NAME/run). Only DIR is the host's own, also
+ * for writing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 /* The machine ends here, and says why. A reset ends the emulator (-no-reboot). */
@@ -74,6 +75,17 @@ static void find_dir(char dir[512])
 	fclose(f);
 }
 
+/* What comes there is a heartbeat of tools/rig, for nobody to read, and not to be echoed. */
+static void be_deaf(void)
+{
+	struct termios t;
+
+	if (tcgetattr(STDIN_FILENO, &t) < 0)
+		return;
+	t.c_cflag &= ~(tcflag_t)CREAD;
+	tcsetattr(STDIN_FILENO, TCSANOW, &t);
+}
+
 int main(void)
 {
 	char dir[512], from[600], to[600], script[600];
@@ -85,6 +97,7 @@ int main(void)
 	               NULL};
 	pid_t pid, ended;
 
+	be_deaf();
 	must_mount("proc", "/proc", "proc", 0, NULL);
 	load_modules();
 	find_dir(dir);
@@ -103,6 +116,8 @@ int main(void)
 	must_mount("cgroup2", "/root/sys/fs/cgroup", "cgroup2", 0, NULL);
 	mkdir("/root/run/tmp", 01777);
 	(void)!symlink("/proc/self/fd", "/root/dev/fd");
+	snprintf(script, sizeof(script), "%s/run", dir);
+	*strrchr(dir, '/') = 0;
 	snprintf(from, sizeof(from), "/host%s", dir);
 	snprintf(to, sizeof(to), "/root%s", dir);
 	if (mount(from, to, NULL, MS_BIND, NULL) < 0)
@@ -110,7 +125,6 @@ int main(void)
 	if (chdir("/root") < 0 || mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 ||
 	    chdir("/") < 0)
 		end("cannot go to the host's files");
-	snprintf(script, sizeof(script), "%s/run", dir);
 	pid = fork();
 	if (pid == 0) {
 		setsid();
