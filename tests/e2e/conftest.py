@@ -6,7 +6,7 @@ stopped, and the test fails when anything of them is left: a process, a cgroup, 
 
 PANDA, PANDA_KERNEL, PANDA_IMAGE and PANDA_UPPER name other programs and images than those in PANDA_BUILD (build/).
 PANDA_SOAK=1 makes loops long (`make soak`): the counts are at count(). PANDA_FEW=1 makes them short.
-PANDA_ENGINE=kvm runs all on machines of that engine (tools/test-kvm); PANDA_SHARD=I/N is the I-th part of N of all tests.
+PANDA_ENGINE=kvm runs all on machines of that engine (tools/test-kvm).
 PANDA_CREW=DIR: several processes share one list of tests, and each takes what none has taken yet (tools/test).
 """
 import contextlib
@@ -71,35 +71,21 @@ def pytest_unconfigure(config):
             shutil.rmtree(home, ignore_errors=True)  # what cannot be removed failed a test, and goes with the next session
 
 
-def pytest_collection_modifyitems(config, items):
-    """PANDA_SHARD=I/N: each test goes to the part that has least to do so far, the longest first (kvm-seconds, tools/test-kvm).
-    Those with a pandad stay together: its template is baked once for all of them."""
-    i, n = map(int, os.environ.get("PANDA_SHARD", "0/1").split("/"))
-    lines = Path(__file__).with_name("kvm-seconds").read_text().splitlines() if n > 1 else []
-    seconds = {name: float(s) for s, name in (line.split(" ", 1) for line in lines if line[0] != "#")}
-    units = {}
-    for t in items:
-        units.setdefault("pandad" if "server_home" in t.fixturenames else t.nodeid, []).append(t)
-    cost = {name: sum(seconds.get(t.nodeid.rpartition("/")[2], 5) for t in tests) for name, tests in units.items()}
-    load, mine = [0.0] * n, set()
-    for name in sorted(units, key=lambda name: (-cost[name], name)):
-        least = load.index(min(load))
-        load[least] += cost[name]
-        if least == i:
-            mine.update(units[name])
-    config.hook.pytest_deselected(items=[t for t in items if t not in mine])
-    items[:] = [t for t in items if t in mine]
-
-
 def bundles(items):
     """{name: tests} that one process runs, one after another: those of a file, for what its fixtures made, and all files that
-    need the larger templates, which are baked once per process. Those come first, as they take longest."""
+    need the larger templates, which are baked once per process. In a rig, each test but those with a pandad, whose template is
+    baked once. What takes longest comes first."""
     file = lambda t: t.nodeid.partition("::")[0]
-    dear = {file(t) for t in items if "templates_pandad" in t.fixturenames}
-    found = {"templates": []} if dear else {}
+    if FEW:
+        dear = {t.nodeid for t in items if "server_home" in t.fixturenames}
+        unit = lambda t: "pandad" if t.nodeid in dear else t.nodeid
+    else:
+        dear = {file(t) for t in items if "templates_pandad" in t.fixturenames}
+        unit = lambda t: "templates" if file(t) in dear else file(t)
+    found = {}
     for t in items:
-        found.setdefault("templates" if file(t) in dear else file(t).replace("/", "."), []).append(t)
-    return found
+        found.setdefault(unit(t).replace("/", "."), []).append(t)
+    return dict(sorted(found.items(), key=lambda bundle: bundle[0] not in ("pandad", "templates")))
 
 
 def taken(items, crew):
