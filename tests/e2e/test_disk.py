@@ -1,8 +1,10 @@
 """The writable disk: forks in the middle of heavy writes give file systems without a flaw."""
 import re
 import subprocess
+import zlib
+from pathlib import Path
 
-from conftest import FEW, GUEST, count, wait_for
+from conftest import FEW, GUEST, wait_for
 
 # What e2fsck may say about a disk that was cut off in the middle: that it played the journal back, and
 # what each mount would do then (files that were deleted while open). Free counts in the superblock are
@@ -66,7 +68,7 @@ def test_what_was_synced_is_on_the_disk(panda, box, tmp_path):
 def test_a_big_file_survives_fork_after_fork(box):
     """It is written before, overwritten in part after each fork, and read from the disk, not from the cache."""
     box.sh(f"head -c {'16M' if FEW else '64M'} /dev/urandom >/root/big")
-    for turn in range(count(5, 5)):
+    for turn in range(2 if FEW else 5):
         child, = box.fork()
         for m, seed in (box, "p"), (child, "c"):
             m.sh(f"yes {seed}{turn} | dd of=/root/big bs=4096 seek={turn * 1000} count=500 conv=notrunc iflag=fullblock 2>/dev/null; sync")
@@ -83,9 +85,9 @@ def test_a_big_file_survives_fork_after_fork(box):
 def test_the_image_below_is_never_written(panda, box):
     """Everything of the base image can be changed in the guest; the file on the host stays as it was."""
     image = panda.env["PANDA_IMAGE"]
-    sha = lambda: subprocess.run(["sha256sum", image], capture_output=True, check=True).stdout
-    before = sha()
+    sum = lambda: zlib.crc32(Path(image).read_bytes())
+    before = sum()
     box.sh("echo mine >/etc/debian_version; rm /etc/os-release; rm -rf /usr/share/common-licenses; sync")
     assert box.fork()[0].run("cat", "/etc/debian_version") == "mine\n"
     assert panda.boot().run("cat", "/etc/debian_version") != "mine\n"
-    assert sha() == before
+    assert sum() == before

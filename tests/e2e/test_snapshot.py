@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import subprocess
+import zlib
 
 import pytest
 
@@ -120,12 +121,12 @@ def test_ten_machines_come_back_from_one_snapshot_at_the_same_time(panda, saved)
 
 
 def test_a_snapshot_is_not_changed_by_those_who_run_from_it(panda, saved):
-    digest = lambda: {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in saved.iterdir() if f.stat().st_size < 1 << 29}
-    before = digest()
+    sums = lambda: {f.name: zlib.crc32(f.read_bytes()) for f in saved.iterdir() if f.stat().st_size < 1 << 29}
+    before = sums()
     for m in panda.restore("one", 2 if FEW else 3):
         m.ask("blob = os.urandom(4 << 20)")
         m.sh("head -c 4M /dev/urandom >/root/new; sync")
-    assert digest() == before
+    assert sums() == before
     panda.do("restore", "--verify", "one")
 
 
@@ -170,7 +171,7 @@ def test_a_truncated_file_is_refused(panda, saved):
         size, kept = file.stat().st_size, panda.home / "kept"
         os.rename(file, kept)
         refused(panda, "one", "one")
-        for cut in size - 1, size // 2, 0:
+        for cut in (size - 1,) if FEW else (size - 1, size // 2, 0):
             os.link(kept, file)
             change(file, lambda f: f.truncate(cut))
             refused(panda, "one", "one")
