@@ -148,12 +148,15 @@ uint64_t vdev_read(struct vdev *v, uint64_t off, unsigned len)
 
 static void reset(struct vdev *v)
 {
+	bool ran = v->status & VIRTIO_CONFIG_S_DRIVER_OK;
+
 	v->features = 0;
 	v->status = v->features_sel = v->driver_features_sel = v->queue_sel = v->interrupts = 0;
 	reset_queues(v);
 	if (v->ops->reset) {
 		v->ops->reset(v);
-		ring(v);
+		if (ran)
+			ring(v);
 	}
 }
 
@@ -175,8 +178,8 @@ static void set_status(struct vdev *v, uint32_t value)
 	if (!((before | value) & VIRTIO_CONFIG_S_FEATURES_OK))
 		value &= ~(uint32_t)VIRTIO_CONFIG_S_DRIVER_OK;
 	v->status |= value; /* bits are only taken back by a reset */
-	if (!(before & VIRTIO_CONFIG_S_DRIVER_OK))
-		ring(v);
+	if (v->status & ~before & VIRTIO_CONFIG_S_DRIVER_OK)
+		ring(v); /* there may be something in its queues already */
 }
 
 static void set_features(struct vdev *v, uint32_t value)

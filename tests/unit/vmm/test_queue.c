@@ -82,6 +82,28 @@ static void a_request_is_answered(void **state)
 	assert_false(guest_sees_broken(&b->v));
 }
 
+static unsigned rung;
+
+static void count_ring(void *arg, struct vdev *v)
+{
+	rung++;
+}
+
+/* Each ring wakes a thread, and a boot writes four times to each of a dozen devices. */
+static void a_device_is_woken_when_its_driver_is_ready_and_not_before(void **state)
+{
+	struct bench *b = *state;
+
+	b->v.ring = count_ring;
+	rung = 0;
+	guest_probe(&b->g, &b->v);
+	assert_int_equal(rung, 1);
+	reg_write(&b->v, VIRTIO_MMIO_STATUS, reg_read(&b->v, VIRTIO_MMIO_STATUS));
+	assert_int_equal(rung, 1);
+	guest_ring(&b->v, 0);
+	assert_int_equal(rung, 2);
+}
+
 static void interrupts_that_nobody_wants_do_not_come(void **state)
 {
 	struct bench *b = *state;
@@ -335,6 +357,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
 	    T(a_request_is_answered),
+	    T(a_device_is_woken_when_its_driver_is_ready_and_not_before),
 	    T(interrupts_that_nobody_wants_do_not_come),
 	    T(a_table_of_its_own_may_be_longer_than_the_queue),
 	    T(a_lie_breaks_the_device_until_it_is_reset),
