@@ -92,7 +92,8 @@ int um_runner_init(struct um_runner *r, const struct um_kind *k, const struct um
 	char why[200];
 	int ret;
 
-	*r = (struct um_runner){.kind = k, .program_fd = -1, .kvm_fd = -1, .kernel_fd = -1};
+	*r = (struct um_runner){
+	    .kind = k, .program_fd = -1, .kvm_fd = -1, .kernel_fd = -1, .vm_fd = -1};
 	ret = open_program(k->kvm ? "the monitor" : "the kernel", program, &r->program_fd, e);
 	if (ret == 0 && !k->kvm && um_usable(why, sizeof(why)) < 0)
 		ret = err_set(e, ENOTSUP, "um_unusable",
@@ -123,6 +124,7 @@ void um_runner_fini(struct um_runner *r)
 		return;
 	jail_filter_fini(&r->filter);
 	closep(&r->program_fd);
+	closep(&r->vm_fd);
 	closep(&r->kvm_fd);
 	closep(&r->kernel_fd);
 	r->kind = NULL;

@@ -25,6 +25,7 @@
 #include "base/io.h"
 #include "base/sock.h"
 #include "um/cpu.h"
+#include "um/kvm.h"
 #include "um/um_internal.h"
 
 enum {
@@ -114,6 +115,17 @@ static int open_pagemap(pid_t pid)
 	return fd < 0 ? -errno : fd;
 }
 
+/* Whoever makes machines ahead will make more of them: none should be this host's first. */
+static void hold_vms(struct um *um)
+{
+	for (size_t i = 0; i < um->engine.nkinds; i++) {
+		struct um_runner *w = &um->runners[i];
+
+		if (w->kvm_fd >= 0 && w->vm_fd < 0)
+			w->vm_fd = kvm_hold(w->kvm_fd);
+	}
+}
+
 static int um_prepare(struct engine *engine, const char *id, struct err *e)
 {
 	struct um *um = (struct um *)engine;
@@ -129,6 +141,7 @@ static int um_prepare(struct engine *engine, const char *id, struct err *e)
 		return r;
 	}
 	pthread_mutex_lock(&um->lock);
+	hold_vms(um);
 	p->next = um->prepared;
 	um->prepared = p;
 	pthread_mutex_unlock(&um->lock);
