@@ -11,6 +11,8 @@
 
 /* linux/fs.h has it since 6.7: size of struct pm_scan_arg is 96. */
 #define SCAN_PAGEMAP _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, 96)
+/* linux/kvm.h has it since 6.11, as KVM_PRE_FAULT_MEMORY. */
+#define PRE_FAULT_MEMORY _IOC(_IOC_READ | _IOC_WRITE, KVMIO, 0xd5, 64)
 
 #define IOCTL(request)                                 \
 	{                                              \
@@ -39,6 +41,7 @@ static const struct jail_rule rules[] = {
     IOCTL(KVM_IOEVENTFD),
     IOCTL(KVM_IRQ_LINE),
     IOCTL(KVM_KVMCLOCK_CTRL),
+    IOCTL(PRE_FAULT_MEMORY),
     IOCTL(KVM_RUN),
     IOCTL(KVM_GET_IRQCHIP),
     IOCTL(KVM_SET_IRQCHIP),

@@ -171,23 +171,30 @@ static uint8_t find_ahead(const struct ram *r)
 	return n <= RAM_AHEAD_PAGES ? (uint8_t)r->layers : 0;
 }
 
+int ram_next_ahead(const struct ram *r, uint64_t *at, struct extent *ret)
+{
+	while (r->ahead && index_next(&r->index, at, ret))
+		if (ret->what == r->ahead)
+			return 1;
+	return 0;
+}
+
 /* Not with pread(): a call for each of some hundred runs takes longer. */
-static int copy_ahead(struct ram *r, uint8_t ahead)
+static int copy_ahead(struct ram *r)
 {
 	const uint8_t *layer;
 	uint64_t at = 0;
 	struct extent x;
 
-	if (!ahead)
+	if (!r->ahead)
 		return 0;
 	layer = mmap(NULL, r->mem.size, PROT_READ, MAP_PRIVATE | MAP_NORESERVE,
-	             (int)(r->layer_slot + ahead - 1u), 0);
+	             (int)(r->layer_slot + r->ahead - 1u), 0);
 	if (layer == MAP_FAILED)
 		return -errno;
-	while (index_next(&r->index, &at, &x))
-		if (x.what == ahead)
-			memcpy(r->mem.base + x.start * INDEX_PAGE, layer + x.start * INDEX_PAGE,
-			       x.n * INDEX_PAGE);
+	while (ram_next_ahead(r, &at, &x))
+		memcpy(r->mem.base + x.start * INDEX_PAGE, layer + x.start * INDEX_PAGE,
+		       x.n * INDEX_PAGE);
 	munmap((void *)layer, r->mem.size);
 	return 0;
 }
@@ -203,16 +210,16 @@ static int map_layer(struct ram *r, const struct extent *x)
  * What is copied ahead needs no mapping of its own: it may lie in anything. So the mapping of a
  * layer goes on across it, and a few hundred single pages do not become as many mappings.
  */
-static int map_layers(struct ram *r, uint8_t ahead)
+static int map_layers(struct ram *r)
 {
 	struct extent x, m = {0};
 	uint64_t at = 0;
 	int e = 0;
 
 	while (e == 0 && index_next(&r->index, &at, &x)) {
-		if (m.n && x.start == m.start + m.n && (x.what == m.what || x.what == ahead)) {
+		if (m.n && x.start == m.start + m.n && (x.what == m.what || x.what == r->ahead)) {
 			m.n += x.n;
-		} else if (x.what != ahead) {
+		} else if (x.what != r->ahead) {
 			e = map_layer(r, &m);
 			m = x;
 		}
@@ -223,7 +230,6 @@ static int map_layers(struct ram *r, uint8_t ahead)
 int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *s)
 {
 	const void *v;
-	uint8_t ahead;
 	size_t n;
 	int e;
 
@@ -241,12 +247,12 @@ int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *
 		e = ram_load_code(r, s);
 	if (e < 0)
 		return e;
-	ahead = find_ahead(r);
-	e = map_layers(r, ahead);
+	r->ahead = find_ahead(r);
+	e = map_layers(r);
 	if (e < 0)
 		return e;
 	join_code(r);
-	return copy_ahead(r, ahead);
+	return copy_ahead(r);
 }
 
 void ram_fini(struct ram *r)

@@ -33,6 +33,7 @@ struct ram {
 	struct index index, next; /* next: while a snapshot is taken */
 	unsigned layers;          /* sealed */
 	unsigned layer_slot, top_slot, pagemap_slot;
+	uint8_t ahead;             /* the layer that was copied ahead, as in the index; 0: none */
 	uint64_t code, code_pages; /* whole huge pages of the kernel's code; may be none */
 	uint64_t dead;             /* of the snapshot: old layers whose content is in the top now */
 	bool cold;                 /* no snapshot was taken yet */
@@ -49,6 +50,8 @@ void ram_set_code(struct ram *r, uint64_t gpa, uint64_t len);
 
 /* Maps what ram_save() wrote: needs r's slots. -EBADMSG. layers is how many the caller has. */
 int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *s);
+/* The runs that ram_restore() copied ahead, from *at on; 0 when there are no more. */
+int ram_next_ahead(const struct ram *r, uint64_t *at, struct extent *ret);
 /* Of ram_restore(): where the code is, if it is written down. r's memory has its size. -EBADMSG. */
 int ram_load_code(struct ram *r, struct state_in *s);
 void ram_fini(struct ram *r);

@@ -303,6 +303,16 @@ static int load_vm(struct machine *m, struct state_in *s)
 	return vm_load(&m->vm, s);
 }
 
+static void fault_ahead(struct machine *m)
+{
+	struct extent x;
+	uint64_t at = 0;
+	int r = 0;
+
+	while (r == 0 && ram_next_ahead(&m->ram, &at, &x))
+		r = vm_fault_ahead(&m->vm, x.start * INDEX_PAGE, x.n * INDEX_PAGE);
+}
+
 static int load(struct machine *m, const struct machine_spec *spec, struct state_in *s,
                 uint64_t *ret_lost, const char **ret_what)
 {
@@ -332,6 +342,7 @@ static int load(struct machine *m, const struct machine_spec *spec, struct state
 	r = load_vm(m, s);
 	if (r < 0)
 		return r;
+	fault_ahead(m);
 	*ret_what = "the saved devices are damaged";
 	return load_devices(m, s, ret_lost);
 }

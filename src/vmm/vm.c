@@ -239,6 +239,22 @@ void vm_interrupt(struct vm *vm, unsigned irq)
 	ioctl(vm->fd, KVM_IRQ_LINE, &level);
 }
 
+/* linux/kvm.h has them since 6.11. */
+struct pre_fault {
+	uint64_t gpa, size, flags, unused[5];
+};
+#define PRE_FAULT_MEMORY _IOWR(KVMIO, 0xd5, struct pre_fault)
+
+int vm_fault_ahead(struct vm *vm, uint64_t gpa, uint64_t len)
+{
+	struct pre_fault f = {.gpa = gpa, .size = len};
+
+	while (f.size) /* a call that was interrupted says how far it came */
+		if (ioctl(vm->cpu[0].fd, PRE_FAULT_MEMORY, &f) < 0)
+			return -errno;
+	return 0;
+}
+
 int vm_ioeventfd(struct vm *vm, uint64_t gpa, int fd)
 {
 	struct kvm_ioeventfd e = {.addr = gpa, .len = 4, .fd = fd};

@@ -101,6 +101,12 @@ void vm_resume(struct vm *vm);
 void vm_hold_others(struct vm *vm, unsigned irq);
 void vm_release(struct vm *vm); /* from any thread */
 
+/*
+ * The guest will not meet this memory, which is there, with faults. Linux has that since 6.11; a
+ * negative errno where it has not. After vm_load().
+ */
+int vm_fault_ahead(struct vm *vm, uint64_t gpa, uint64_t len);
+
 /* An edge on an interrupt line. */
 void vm_interrupt(struct vm *vm, unsigned irq);
 /* What is written to this address, 4 bytes, becomes a count of fd, and no exit. */
