@@ -20,8 +20,7 @@
 
 enum {
 	GUEST_ANSWER_MS = 60000,
-	REHEARSED_MS =
-	    200, /* after a command, until the guest's kernel has tidied up and is idle */
+	REHEARSED_MS = 200, /* until a guest's kernel has tidied up after a command */
 };
 
 int machines_open(struct machines *ms, struct engine *engine, const char *run_dir, struct err *e)

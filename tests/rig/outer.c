@@ -2,8 +2,8 @@
  * rig/outer.c - init of the emulated outer machine (tools/rig): from its initramfs to a shell
  * script. Loads the modules that lie in its initramfs, in the order of the file "modules", mounts
  * the host's file system with a memory file system over it, so that nothing written stays, and runs
- * there the script that the command line names (rig=DIR/NAME/run). Only DIR is the host's own, also
- * for writing.
+ * there the script that the command line names (rig=DIR, DIR/run). Only DIR and what out= names are
+ * the host's own, also for writing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -63,16 +63,21 @@ static void load_modules(void)
 		fclose(list);
 }
 
-/* The value of rig= on the kernel's command line. */
-static void find_dir(char dir[512])
+/* The host's directory that the kernel's command line names, at its place in the root to come. */
+static void share(const char *name, char dir[512])
 {
-	char line[4096] = "", *at;
+	char line[4096] = "", from[600], to[600], *at;
 	FILE *f = fopen("/proc/cmdline", "re");
 
-	if (!f || !fgets(line, sizeof(line), f) || !(at = strstr(line, " rig=")))
-		end("no rig= on the command line");
-	snprintf(dir, 512, "%.*s", (int)strcspn(at + 5, " \n"), at + 5);
+	if (!f || !fgets(line, sizeof(line), f) || !(at = strstr(line, name)))
+		end("no%s on the command line", name);
 	fclose(f);
+	at += strlen(name);
+	snprintf(dir, 512, "%.*s", (int)strcspn(at, " \n"), at);
+	snprintf(from, sizeof(from), "/host%s", dir);
+	snprintf(to, sizeof(to), "/root%s", dir);
+	if (mount(from, to, NULL, MS_BIND, NULL) < 0)
+		end("cannot mount %s", dir);
 }
 
 /* What comes there is a heartbeat of tools/rig, for nobody to read, and not to be echoed. */
@@ -88,7 +93,7 @@ static void be_deaf(void)
 
 int main(void)
 {
-	char dir[512], from[600], to[600], script[600];
+	char out[512], dir[512], script[600];
 	char *env[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	               "HOME=/root",
 	               "TERM=dumb",
@@ -100,7 +105,6 @@ int main(void)
 	be_deaf();
 	must_mount("proc", "/proc", "proc", 0, NULL);
 	load_modules();
-	find_dir(dir);
 	must_mount("host", "/host", "virtiofs", 0, NULL);
 	must_mount("tmpfs", "/over", "tmpfs", 0, "mode=0755,size=90%");
 	mkdir("/over/upper", 0755);
@@ -116,12 +120,9 @@ int main(void)
 	must_mount("cgroup2", "/root/sys/fs/cgroup", "cgroup2", 0, NULL);
 	mkdir("/root/run/tmp", 01777);
 	(void)!symlink("/proc/self/fd", "/root/dev/fd");
+	share(" rig=", dir);
+	share(" out=", out);
 	snprintf(script, sizeof(script), "%s/run", dir);
-	*strrchr(dir, '/') = 0;
-	snprintf(from, sizeof(from), "/host%s", dir);
-	snprintf(to, sizeof(to), "/root%s", dir);
-	if (mount(from, to, NULL, MS_BIND, NULL) < 0)
-		end("cannot mount %s", dir);
 	if (chdir("/root") < 0 || mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 ||
 	    chdir("/") < 0)
 		end("cannot go to the host's files");
