@@ -61,6 +61,12 @@ def test_two_at_once_make_one_image(maker):
     assert "made already" in both[0][1] and not list(maker.images.glob("scratch.*"))
 
 
+def test_many_who_only_ask_are_all_answered(maker):
+    made, _ = maker.end(maker.start())
+    assert [maker.end(p)[0] for p in [maker.start() for _ in range(24)]] == [made] * 24
+    assert not list(maker.images.glob("scratch.*"))
+
+
 def test_killed_while_it_is_packed(maker):
     p = maker.start()
     wait_for("it to be packed", lambda: maker.packing() or p.poll() is not None)
