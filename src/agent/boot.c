@@ -11,6 +11,7 @@
 #include <sys/reboot.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "agent/agent.h"
@@ -101,27 +102,25 @@ static void rest_after_work(void)
 
 /*
  * Disks and volumes are called pblk<n> and pvol<n> in every machine. Where they are virtio disks,
- * the monitor gives each that name as its serial number.
+ * the kernel calls disks vda, vdb and so on, in the order of their numbers, and there is no volume
+ * before somebody opens the node that leads to it.
  */
 static void name_disks(void)
 {
-	char path[32], serial[24], device[8], link[32];
+	enum { VOLUMES = 6, FIRST = 64, MINORS = 16 }; /* kernel/kvm/patches/0010 */
+	char device[] = "/dev/vda", name[16];
+	unsigned driver = 0;
+	struct stat st;
 
-	for (int c = 'a'; c <= 'z'; c++) {
-		autoclose int fd = -1;
-		ssize_t n;
-
-		snprintf(device, sizeof(device), "vd%c", c);
-		snprintf(path, sizeof(path), "/sys/block/%s/serial", device);
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		n = fd < 0 ? -1 : read(fd, serial, sizeof(serial) - 1);
-		if (fd < 0)
-			break;
-		if (n < 5 || (strncmp(serial, "pblk", 4) != 0 && strncmp(serial, "pvol", 4) != 0))
-			continue;
-		serial[n] = 0;
-		snprintf(link, sizeof(link), "/dev/%.*s", (int)strcspn(serial, "\n"), serial);
-		(void)!symlink(device, link);
+	for (unsigned i = 0; i < 26 && stat(device, &st) == 0; i++) {
+		snprintf(name, sizeof(name), "/dev/pblk%u", i);
+		(void)!symlink(device, name);
+		driver = major(st.st_rdev);
+		device[7]++;
+	}
+	for (unsigned i = 0; driver && i < VOLUMES; i++) {
+		snprintf(name, sizeof(name), "/dev/pvol%u", i);
+		(void)!mknod(name, S_IFBLK | 0600, makedev(driver, (FIRST + i) * MINORS));
 	}
 }
 

@@ -22,6 +22,7 @@ void volumes_init(struct volumes *v, const struct um_volume is[UM_VOLUMES_MAX],
 		struct blk *b = &v->blk[i];
 
 		disk_init_volume(&b->disk, UM_FD_VOLUME + i, is[i].size, is[i].read_only);
+		b->number = i;
 		snprintf(name, sizeof(name), "pvol%u", i);
 		blk_init(b, name, mem);
 	}

@@ -1,9 +1,10 @@
 /*
- * vmm/volume.h - volumes: files used in place, behind block devices that are always there
- * Every machine has all of its volume devices, mostly of size 0, so that a file can come, go and
- * grow while it runs, and in its next life: a capacity is all that changes. The guest's driver says
- * whether somebody has a device open (virtio/blk.h); such a one neither loses its file unasked nor
- * gets another, which what is still mounted would write over. The caller holds the devices' lock.
+ * vmm/volume.h - volumes: files used in place, behind block devices
+ * Every machine has a place for each of its volumes. A file can come, go and grow while it runs,
+ * and in its next life: a capacity is all that changes, and a device that has none yet is not seen.
+ * The guest's driver says whether somebody has a device open (virtio/blk.h); such a one neither
+ * loses its file unasked nor gets another, which what is still mounted would write over. The caller
+ * holds the devices' lock.
  */
 #pragma once
 #include "um/um_wire.h"

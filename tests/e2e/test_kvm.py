@@ -54,6 +54,26 @@ def test_what_a_guest_frees_goes_back_to_the_host(box):
     assert box.answers()
 
 
+def test_a_volume_takes_nothing_until_there_is_one(panda, tmp_path):
+    """And its device is there for whoever opens it, in whichever order files came."""
+    m = panda.fresh()
+    disks = lambda x: sorted(d for d in x.run("ls", "/sys/block").split() if not d.startswith("loop"))
+    assert disks(m) == ["vda", "vdb"]
+    assert b"No such device or address" in m.try_("cat", "/dev/pvol5").err
+    assert disks(m) == ["vda", "vdb"]
+    m.snapshot("without")
+    files = [tmp_path / name for name in "ab"]
+    for n, file in enumerate(files):
+        file.write_bytes(bytes([65 + n]) * MIB)
+    m, = panda._machines("restore", "without", *(word for file in files for word in ("--volume", file)))
+    assert disks(m) == ["vda", "vdb"]
+    assert m.run("head", "-c", "3", "/dev/pvol1") == "BBB"
+    assert disks(m) == ["pvol0", "pvol1", "vda", "vdb"]
+    assert m.run("head", "-c", "3", "/dev/pvol0") == "AAA"
+    child, = panda._machines("fork", m.id, "--volume", tmp_path / "c", "--volume", tmp_path / "d")
+    assert child.run("head", "-qc", "2", "/dev/pvol0", "/dev/pvol1") == "AABB"
+
+
 def test_every_thread_of_a_monitor_is_locked_in(panda):
     m = panda.boot("--cpus", 2)
     tasks = [(t / "status").read_text() for t in Path(f"/proc/{m.book()['pid']}/task").iterdir()]

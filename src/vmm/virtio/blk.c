@@ -97,10 +97,12 @@ static void blk_work(struct vdev *v)
 struct config {
 	struct virtio_blk_config standard;
 	uint8_t unused[BLK_CONFIG_READ_ONLY - sizeof(struct virtio_blk_config)];
-	uint32_t read_only, open;
+	uint32_t read_only, open, number;
 };
 
-_Static_assert(offsetof(struct config, open) == BLK_CONFIG_OPEN, "the driver's idea of it");
+_Static_assert(offsetof(struct config, open) == BLK_CONFIG_OPEN &&
+                   offsetof(struct config, number) == BLK_CONFIG_NUMBER,
+               "the driver's idea of it");
 
 static void blk_config(struct vdev *v, size_t off, void *buf, size_t len)
 {
@@ -117,6 +119,7 @@ static void blk_config(struct vdev *v, size_t off, void *buf, size_t len)
 	                 .write_zeroes_may_unmap = 1},
 	    .read_only = b->disk.read_only,
 	    .open = b->open,
+	    .number = b->number,
 	};
 
 	memcpy(buf, (const char *)&config + off, len);
@@ -133,6 +136,13 @@ static void blk_config_write(struct vdev *v, size_t off, const void *buf, size_t
 	b->open = value;
 }
 
+static bool blk_here(const struct vdev *v)
+{
+	const struct blk *b = (const struct blk *)v;
+
+	return !b->disk.volume || b->disk.size || v->status;
+}
+
 static void blk_reset(struct vdev *v)
 {
 	((struct blk *)v)->open = false;
@@ -146,6 +156,7 @@ static const struct vdev_ops blk_ops = {
     .queues = 1,
     .queue_max = 128,
     .work = blk_work,
+    .here = blk_here,
     .reset = blk_reset,
     .config_len = sizeof(struct config),
     .config_read = blk_config,

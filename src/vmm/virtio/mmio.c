@@ -112,7 +112,7 @@ static uint32_t read_register(struct vdev *v, uint64_t off)
 	case VIRTIO_MMIO_VERSION:
 		return 2;
 	case VIRTIO_MMIO_DEVICE_ID:
-		return v->ops->id;
+		return !v->ops->here || v->ops->here(v) ? v->ops->id : 0;
 	case VIRTIO_MMIO_VENDOR_ID:
 		return VENDOR;
 	case VIRTIO_MMIO_DEVICE_FEATURES:

@@ -26,6 +26,8 @@ struct vdev_ops {
 	uint16_t queue_max;
 	/* The driver has rung, or the device was started, reset or restored. See vdev_pop(). */
 	void (*work)(struct vdev *v);
+	/* NULL: always. While it is not, its place looks empty to a driver. */
+	bool (*here)(const struct vdev *v);
 	/* Forgets what belongs to a driver. May be NULL. */
 	void (*reset)(struct vdev *v);
 	/* Config space: [off, off + len) is inside config_len. Write may be NULL. */

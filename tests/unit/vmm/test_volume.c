@@ -140,6 +140,33 @@ static void a_file_comes_grows_and_goes_and_the_driver_is_told(void **state)
 	down(&t);
 }
 
+/* What a driver finds at the place of the volume under test: a block device (2), or nothing. */
+static uint32_t found(struct bench *t)
+{
+	return reg_read(&t->b->vdev, VIRTIO_MMIO_DEVICE_ID);
+}
+
+static void a_place_is_empty_until_a_file_comes_or_a_driver_knows_it(void **state)
+{
+	struct bench t;
+
+	up(&t);
+	reg_write(&t.b->vdev, VIRTIO_MMIO_STATUS, 0);
+	assert_int_equal(found(&t), 0);
+	assert_int_equal(attach(&t, SIZE, false), 0);
+	assert_int_equal(found(&t), 2);
+	assert_int_equal(reg_read(&t.b->vdev, VDEV_CONFIG + BLK_CONFIG_NUMBER), NR);
+	assert_int_equal(detach(&t, false), 0); /* nobody has looked at it */
+	assert_int_equal(found(&t), 0);
+	assert_int_equal(attach(&t, SIZE, false), 0);
+	guest_probe(&t.g, &t.b->vdev);
+	assert_int_equal(detach(&t, false), 0);
+	assert_int_equal(found(&t), 2);
+	reg_write(&t.b->vdev, VIRTIO_MMIO_STATUS, 0);
+	assert_int_equal(found(&t), 0);
+	down(&t);
+}
+
 static void one_for_reading_says_so_and_refuses_writes(void **state)
 {
 	struct bench t;
@@ -316,6 +343,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_file_comes_grows_and_goes_and_the_driver_is_told),
+	    cmocka_unit_test(a_place_is_empty_until_a_file_comes_or_a_driver_knows_it),
 	    cmocka_unit_test(one_for_reading_says_so_and_refuses_writes),
 	    cmocka_unit_test(what_the_guest_has_open_is_taken_only_by_force_and_gets_nothing_new),
 	    cmocka_unit_test(a_driver_that_does_not_tell_may_have_it_open),
