@@ -3,6 +3,7 @@
 #include <cpuid.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -123,10 +124,29 @@ static int begin_thread(pthread_t *ret, void *(*fn)(void *arg), void *arg)
 
 int vm_begin(struct vm *vm, int kvm)
 {
+	int r;
+
 	*vm = (struct vm){.kvm = kvm, .fd = -1};
 	if (ioctl(kvm, KVM_GET_API_VERSION, 0) != KVM_API_VERSION)
 		return -ENODEV;
-	return begin_thread(&vm->maker, make_vm, vm);
+	r = begin_thread(&vm->maker, make_vm, vm);
+	sched_yield(); /* it mostly waits, which can begin at once also where there is one cpu */
+	return r;
+}
+
+/* Interrupts come through the I/O APIC; the guest does not touch the controllers before it. */
+static int mask_old_controllers(struct vm *vm)
+{
+	for (uint32_t i = KVM_IRQCHIP_PIC_MASTER; i <= KVM_IRQCHIP_PIC_SLAVE; i++) {
+		struct kvm_irqchip chip = {.chip_id = i};
+
+		if (ioctl(vm->fd, KVM_GET_IRQCHIP, &chip) < 0)
+			return -errno;
+		chip.chip.pic.imr = 0xff;
+		if (ioctl(vm->fd, KVM_SET_IRQCHIP, &chip) < 0)
+			return -errno;
+	}
+	return 0;
 }
 
 int vm_init(struct vm *vm, const struct mem *mem, const struct vm_spec *spec,
@@ -150,6 +170,9 @@ int vm_init(struct vm *vm, const struct mem *mem, const struct vm_spec *spec,
 	ioctl(vm->fd, KVM_SET_TSS_ADDR, TSS_ADDRESS);
 	if (ioctl(vm->fd, KVM_CREATE_IRQCHIP, 0) < 0)
 		return -errno;
+	r = spec->saved ? 0 : mask_old_controllers(vm);
+	if (r < 0)
+		return r;
 	*ret_what = "cannot give the machine its memory";
 	r = set_memory(vm);
 	if (r < 0)
