@@ -56,14 +56,18 @@ static const char usage[] =
     "  panda machine run -- python3 -c 'print(6 * 7)'\n"
     "  id=$(panda machine boot) && panda machine exec $id -- uname -a; panda machine stop $id\n";
 
-static int ctx_open(struct ctx *c, bool with_store, struct err *e)
+/* What a verb wants: the name of a machine or snapshot, more words, the store, a new machine. */
+enum { ID = 1, REST = 2, STORE = 4, STARTS = 8 };
+
+static int ctx_open(struct ctx *c, unsigned wants, struct err *e)
 {
 	struct um_config cfg = {.engine = c->o.engine,
 	                        .kernel = c->o.kernel,
 	                        .vmm = c->o.vmm,
 	                        .vmlinux = c->o.vmlinux,
 	                        .run_dir = c->o.run_dir,
-	                        .jail_want = c->o.keep_jail_optional ? 0 : JAIL_ALL};
+	                        .jail_want = c->o.keep_jail_optional ? 0 : JAIL_ALL,
+	                        .no_starts = !(wants & STARTS)};
 	autoclose int dir = -1;
 	int r;
 
@@ -74,7 +78,7 @@ static int ctx_open(struct ctx *c, bool with_store, struct err *e)
 	if (r < 0)
 		return r;
 	r = machines_open(&c->ms, c->engine, c->o.run_dir, e);
-	if (r < 0 || !with_store)
+	if (r < 0 || !(wants & STORE))
 		return r;
 	if (mkdir(c->o.store, 0700) < 0 && errno != EEXIST)
 		return err_set(e, errno, "store", "cannot make %s: %s", c->o.store,
@@ -437,24 +441,24 @@ static int verb_ls(struct ctx *c, struct err *e)
 static const struct verb {
 	const char *name;
 	int (*run)(struct ctx *c, struct err *e);
-	bool takes_id, takes_rest, store;
+	unsigned wants;
 	const char *rest; /* what must follow */
 } verbs[] = {
-    {"boot", verb_boot, false, false, false, NULL},
-    {"run", verb_run, false, true, false, "a command"},
-    {"exec", verb_exec, true, true, false, "a command"},
-    {"fork", verb_fork, true, false, false, NULL},
-    {"snapshot", verb_snapshot, true, true, true, "a name for the snapshot"},
-    {"export", verb_export, true, true, false, "the number of a disk and a file"},
-    {"restore", verb_restore, true, false, true, NULL},
-    {"snapshots", verb_snapshots, false, false, true, NULL},
-    {"delete", verb_delete, true, false, true, NULL},
-    {"gc", verb_gc, false, false, true, NULL},
-    {"pause", verb_pause, true, false, false, NULL},
-    {"resume", verb_resume, true, false, false, NULL},
-    {"stats", verb_stats, true, false, false, NULL},
-    {"stop", verb_stop, true, true, false, NULL},
-    {"ls", verb_ls, false, false, false, NULL},
+    {"boot", verb_boot, STARTS, NULL},
+    {"run", verb_run, REST | STARTS, "a command"},
+    {"exec", verb_exec, ID | REST, "a command"},
+    {"fork", verb_fork, ID | STARTS, NULL},
+    {"snapshot", verb_snapshot, ID | REST | STORE, "a name for the snapshot"},
+    {"export", verb_export, ID | REST, "the number of a disk and a file"},
+    {"restore", verb_restore, ID | STORE | STARTS, NULL},
+    {"snapshots", verb_snapshots, STORE, NULL},
+    {"delete", verb_delete, ID | STORE, NULL},
+    {"gc", verb_gc, STORE, NULL},
+    {"pause", verb_pause, ID, NULL},
+    {"resume", verb_resume, ID, NULL},
+    {"stats", verb_stats, ID, NULL},
+    {"stop", verb_stop, ID | REST, NULL},
+    {"ls", verb_ls, 0, NULL},
 };
 
 int cmd_machine(int argc, char **argv)
@@ -486,7 +490,7 @@ int cmd_machine(int argc, char **argv)
 			return r < 0 ? CLI_OK : r;
 		argc -= optind - 1;
 		argv += optind - 1;
-		if (!v->takes_id || pass == 1)
+		if (!(v->wants & ID) || pass == 1)
 			break;
 		if (argc < 2 || !strcmp(argv[0], "--"))
 			return cli_usage("machine", "%s needs the name of a machine or snapshot",
@@ -497,10 +501,10 @@ int cmd_machine(int argc, char **argv)
 	c.o.nrest = argc - 1;
 	if (v->rest && c.o.nrest < 1)
 		return cli_usage("machine", "%s needs %s", v->name, v->rest);
-	if (!v->takes_rest && c.o.nrest > 0)
+	if (!(v->wants & REST) && c.o.nrest > 0)
 		return cli_usage("machine", "%s: what is '%.40s'?", v->name, c.o.rest[0]);
 	signal(SIGPIPE, SIG_IGN);
-	r = ctx_open(&c, v->store, &e);
+	r = ctx_open(&c, v->wants, &e);
 	if (r == 0)
 		r = v->run(&c, &e);
 	ctx_close(&c);

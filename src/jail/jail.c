@@ -57,6 +57,7 @@ int jail_new(const struct jail_config *cfg, struct jail **ret, struct err *e)
 	if (!j)
 		return err_set(e, ENOMEM, "no_memory", "no memory for a jail");
 	j->mnt = -1;
+	j->no_spawns = cfg->no_spawns;
 	j->dumpable = prctl(PR_GET_DUMPABLE) == 1;
 	j->uids.base = cfg->uid_base ? cfg->uid_base : JAIL_UID_BASE;
 	j->uids.count = cfg->uid_count ? cfg->uid_count : JAIL_UID_COUNT;
@@ -78,7 +79,7 @@ int jail_new(const struct jail_config *cfg, struct jail **ret, struct err *e)
 	if (has_capabilities(caps))
 		j->have |= JAIL_UID;
 	j->userns = !has_capabilities(1u << CAP_SYS_ADMIN | 1u << CAP_SYS_CHROOT);
-	j->ns_err = -try_namespaces(j);
+	j->ns_err = cfg->no_spawns ? ENOTSUP : -try_namespaces(j);
 	if (!j->ns_err) {
 		j->have |= JAIL_NAMESPACES;
 		if (j->userns) /* its one uid is ours: in there is no other to change to */

@@ -49,6 +49,7 @@ struct jail_config {
 	const char *cgroup_parent; /* "panda" when NULL */
 	uid_t uid_base;            /* JAIL_UID_BASE when 0 */
 	unsigned uid_count;        /* JAIL_UID_COUNT when 0 */
+	bool no_spawns;            /* there is no root then, and nothing can be spawned */
 };
 
 /*

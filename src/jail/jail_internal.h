@@ -18,6 +18,7 @@ struct jail {
 	                  child */
 	int landlock_abi;
 	int ns_err; /* errno of the attempt to make namespaces; 0 when it worked */
+	bool no_spawns;
 };
 
 /* Landlock. The headers of Debian 12 stop at ABI 2, so these are raw calls with our constants. */

@@ -86,6 +86,9 @@ int jail_prepare(struct jail *j, const char *id, struct jail_prep **ret, struct 
 	struct ns_job job;
 	int r;
 
+	if (j->no_spawns)
+		return err_set(e, ENOTSUP, "jail_failed",
+		               "this jail was made without a place for %s", id);
 	if (!cg_id_valid(id))
 		return err_set(e, EINVAL, "bad_id", "a machine id has 1 to %d of A-Za-z0-9_-",
 		               CG_ID_MAX);

@@ -95,18 +95,18 @@ int um_runner_init(struct um_runner *r, const struct um_kind *k, const struct um
 	*r = (struct um_runner){
 	    .kind = k, .program_fd = -1, .kvm_fd = -1, .kernel_fd = -1, .vm_fd = -1};
 	ret = open_program(k->kvm ? "the monitor" : "the kernel", program, &r->program_fd, e);
-	if (ret == 0 && !k->kvm && um_usable(why, sizeof(why)) < 0)
+	if (ret == 0 && !cfg->no_starts && !k->kvm && um_usable(why, sizeof(why)) < 0)
 		ret = err_set(e, ENOTSUP, "um_unusable",
 		              "%s; 'engine = kvm' needs hardware virtualization instead", why);
 	if (ret == 0 && k->kvm)
 		ret = open_program("the guest kernel", kernel, &r->kernel_fd, e);
-	if (ret == 0 && k->kvm) {
+	if (ret == 0 && !cfg->no_starts && k->kvm) {
 		r->kvm_fd = kvm_open(why, sizeof(why));
 		if (r->kvm_fd < 0)
 			ret = err_set(e, -r->kvm_fd, "kvm_unusable",
 			              "%s; 'engine = um' needs no hardware for it", why);
 	}
-	if (ret == 0)
+	if (ret == 0 && !cfg->no_starts)
 		ret = jail_filter_build(
 		    k->rules, 1, getenv("PANDA_SECCOMP_LOG") ? JAIL_DENY_LOG : JAIL_DENY_ENOSYS,
 		    &r->filter, e);

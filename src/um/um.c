@@ -679,7 +679,8 @@ int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *
 	r = find_kinds(um, cfg, e);
 	if (r == 0)
 		r = jail_new(&(struct jail_config){.run_dir = cfg->run_dir,
-		                                   .cgroup_parent = cfg->cgroup_parent},
+		                                   .cgroup_parent = cfg->cgroup_parent,
+		                                   .no_spawns = cfg->no_starts},
 		             &um->jail, e);
 	if (r < 0) {
 		um_free(&um->engine);

@@ -18,6 +18,11 @@ struct um_config {
 	const char *run_dir;       /* exists; uid locks and cpu samples */
 	const char *cgroup_parent; /* NULL: "panda" */
 	unsigned jail_want;        /* JAIL_*: refuse to start machines without these */
+	/*
+	 * Only for machines that run already: what it takes to start one is neither tried nor made,
+	 * so a kind may be there that does not work here.
+	 */
+	bool no_starts;
 };
 
 /*

@@ -53,6 +53,14 @@ def test_a_host_without_kvm_says_so_when_kvm_is_asked_for(panda, without_kvm):
     assert panda.in_run_dir() == []
 
 
+def test_what_runs_is_looked_at_and_ended_though_the_engine_works_no_more(panda, box, without_kvm):
+    asks = ["--engine", "kvm", "--kernel", panda.env["PANDA_KERNEL"]]
+    assert box.id in panda.do("ls", *asks).text
+    assert panda.do("exec", *asks, box.id, "--", "echo", "here").text == "here\n"
+    panda.do("stop", *asks, box.id)
+    assert box.id not in panda.ls()
+
+
 def test_auto_is_what_the_doctor_says(panda):
     m = panda.boot("--engine", "auto")
     assert doctor(panda)["engine"]["detail"].startswith(f"auto is {m.book()['engine']}")
