@@ -112,7 +112,6 @@ static const struct jail_rule rules[] = {
     {"rseq", {{0}}},
     {"arch_prctl", {{0}}},
     {"sched_getaffinity", {{0}}},
-    {"sched_yield", {{0}}},
     {"rt_sigaction", {{0}}},
     {"rt_sigprocmask", {{0}}},
     {"rt_sigreturn", {{0}}},

@@ -294,32 +294,43 @@ static int command_line(const struct machine *m, const char *given, char *buf, s
 	return at < n ? 0 : -E2BIG;
 }
 
+struct cold {
+	struct machine *m;
+	uint64_t memory;
+	struct loaded loaded;
+};
+
+static int load_cold(void *arg, const char **ret_what)
+{
+	const struct load_source kernel = {.read = read_kernel};
+	struct cold *c = arg;
+	int r;
+
+	*ret_what = "cannot map the machine's memory";
+	r = ram_boot(&c->m->ram, c->memory);
+	if (r < 0)
+		return r;
+	*ret_what = "cannot load the kernel: not an x86-64 vmlinux, or too large";
+	r = load_kernel(&c->m->ram.mem, &kernel, &c->loaded);
+	if (r == 0)
+		ram_set_code(&c->m->ram, c->loaded.code, c->loaded.code_len);
+	return r;
+}
+
 int machine_boot(struct machine *m, const struct machine_spec *s, const char **ret_what)
 {
-	struct load_source kernel = {.read = read_kernel};
+	struct cold cold = {.m = m, .memory = s->memory};
 	char cmdline[BOOT_CMDLINE_MAX];
 	struct boot_spec b = {.cmdline = cmdline, .cpus = s->cpus};
-	struct loaded loaded;
 	int r;
 
 	pthread_mutex_init(&m->lock, NULL);
 	m->lives = 1;
 	m->ram = (struct ram){
 	    .layer_slot = UM_FD_LAYER, .top_slot = UM_FD_TOP, .pagemap_slot = UM_FD_PAGEMAP};
-	*ret_what = "this is no /dev/kvm";
-	r = vm_begin(&m->vm, UM_FD_KVM);
-	if (r < 0)
-		return r;
-	*ret_what = "cannot map the machine's memory";
-	r = ram_boot(&m->ram, s->memory);
-	if (r < 0)
-		return r;
-	*ret_what = "cannot load the kernel: not an x86-64 vmlinux, or too large";
-	r = load_kernel(&m->ram.mem, &kernel, &loaded);
-	if (r < 0)
-		return r;
-	ram_set_code(&m->ram, loaded.code, loaded.code_len);
-	r = machine_devices(m, s, ret_what);
+	r = vm_make(&m->vm, UM_FD_KVM, load_cold, &cold, ret_what);
+	if (r == 0)
+		r = machine_devices(m, s, ret_what);
 	if (r == 0)
 		r = machine_vm(m, &(struct vm_spec){.cpus = s->cpus, .baseline = s->baseline},
 		               ret_what);
@@ -332,7 +343,7 @@ int machine_boot(struct machine *m, const struct machine_spec *s, const char **r
 	if (r < 0)
 		return r;
 	*ret_what = "cannot set up the vcpus";
-	r = vm_set_entry(&m->vm, loaded.entry);
+	r = vm_set_entry(&m->vm, cold.loaded.entry);
 	if (r == 0)
 		r = machine_bells(m);
 	if (r == 0)

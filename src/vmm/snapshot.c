@@ -313,29 +313,44 @@ static void fault_ahead(struct machine *m)
 		r = vm_fault_ahead(&m->vm, x.start * INDEX_PAGE, x.n * INDEX_PAGE);
 }
 
+struct saved_memory {
+	struct machine *m;
+	struct saved_head h;
+	struct state_in *s;
+};
+
+static int load_memory(void *arg, const char **ret_what)
+{
+	const struct saved_memory *k = arg;
+
+	*ret_what = "the state file is damaged, or of another version";
+	return ram_restore(&k->m->ram, k->h.memory, k->h.layers, k->s);
+}
+
 static int load(struct machine *m, const struct machine_spec *spec, struct state_in *s,
                 uint64_t *ret_lost, const char **ret_what)
 {
-	struct saved_head h;
+	struct saved_memory memory = {.m = m, .s = s};
+	struct saved_head *h = &memory.h;
 	struct cpuid cpuid;
 	int r;
 
 	*ret_what = "the state file is damaged, or of another version";
-	r = state_get(s, STATE_HEAD, &h, sizeof(h));
-	if (r == 0 && (h.magic != STATE_MAGIC || h.version < STATE_OLDEST ||
-	               h.version > STATE_VERSION || h.cpus == 0 || h.cpus > VM_CPUS_MAX ||
-	               h.layers != spec->layers || h.disks != spec->hello->nr_disks))
+	r = state_get(s, STATE_HEAD, h, sizeof(*h));
+	if (r == 0 && (h->magic != STATE_MAGIC || h->version < STATE_OLDEST ||
+	               h->version > STATE_VERSION || h->cpus == 0 || h->cpus > VM_CPUS_MAX ||
+	               h->layers != spec->layers || h->disks != spec->hello->nr_disks))
 		r = -EBADMSG;
 	if (r == 0)
 		r = vm_load_cpuid(s, &cpuid);
 	if (r == 0)
-		r = ram_restore(&m->ram, h.memory, h.layers, s);
+		r = vm_make(&m->vm, UM_FD_KVM, load_memory, &memory, ret_what);
 	if (r < 0)
 		return r;
-	m->lives = h.lives + 1;
+	m->lives = h->lives + 1;
 	r = machine_devices(m, spec, ret_what);
 	if (r == 0)
-		r = machine_vm(m, &(struct vm_spec){.cpus = h.cpus, .saved = &cpuid}, ret_what);
+		r = machine_vm(m, &(struct vm_spec){.cpus = h->cpus, .saved = &cpuid}, ret_what);
 	if (r < 0)
 		return r;
 	*ret_what = "the saved vcpus do not fit this host, or are damaged";
@@ -361,10 +376,6 @@ int machine_restore(struct machine *m, const struct machine_spec *spec, uint64_t
 	pthread_mutex_init(&m->lock, NULL);
 	m->ram = (struct ram){
 	    .layer_slot = UM_FD_LAYER, .top_slot = UM_FD_TOP, .pagemap_slot = UM_FD_PAGEMAP};
-	*ret_what = "this is no /dev/kvm";
-	r = vm_begin(&m->vm, UM_FD_KVM);
-	if (r < 0)
-		return r;
 	*ret_what = "cannot read the state file";
 	r = state_read_from(UM_FD_STATE, &s);
 	if (r == 0)

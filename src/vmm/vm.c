@@ -3,7 +3,6 @@
 #include <cpuid.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -100,16 +99,6 @@ static int make_cpuid(struct vm *vm, const struct vm_spec *spec, const char **re
 	return r;
 }
 
-static void *make_vm(void *arg)
-{
-	struct vm *vm = arg;
-
-	do
-		vm->fd = vm_high_fd(ioctl(vm->kvm, KVM_CREATE_VM, 0));
-	while (vm->fd == -EINTR);
-	return NULL;
-}
-
 static int begin_thread(pthread_t *ret, void *(*fn)(void *arg), void *arg)
 {
 	pthread_attr_t attr;
@@ -122,16 +111,45 @@ static int begin_thread(pthread_t *ret, void *(*fn)(void *arg), void *arg)
 	return r;
 }
 
-int vm_begin(struct vm *vm, int kvm)
+struct meanwhile {
+	int (*fn)(void *arg, const char **ret_what);
+	void *arg;
+	const char *what;
+	int r;
+};
+
+static void *do_meanwhile(void *arg)
 {
+	struct meanwhile *m = arg;
+
+	m->r = m->fn(m->arg, &m->what);
+	return NULL;
+}
+
+/* The thread is not the one that makes it: where there is one cpu, a new one waits for its turn. */
+int vm_make(struct vm *vm, int kvm, int (*meanwhile)(void *arg, const char **ret_what), void *arg,
+            const char **ret_what)
+{
+	struct meanwhile m = {.fn = meanwhile, .arg = arg};
+	pthread_t thread;
 	int r;
 
 	*vm = (struct vm){.kvm = kvm, .fd = -1};
+	*ret_what = "this is no /dev/kvm";
 	if (ioctl(kvm, KVM_GET_API_VERSION, 0) != KVM_API_VERSION)
 		return -ENODEV;
-	r = begin_thread(&vm->maker, make_vm, vm);
-	sched_yield(); /* it mostly waits, which can begin at once also where there is one cpu */
-	return r;
+	*ret_what = "cannot make a virtual machine";
+	r = begin_thread(&thread, do_meanwhile, &m);
+	if (r < 0)
+		return r;
+	do
+		vm->fd = vm_high_fd(ioctl(kvm, KVM_CREATE_VM, 0));
+	while (vm->fd == -EINTR);
+	pthread_join(thread, NULL);
+	if (vm->fd < 0)
+		return vm->fd;
+	*ret_what = m.what;
+	return m.r;
 }
 
 /* Interrupts come through the I/O APIC; the guest does not touch the controllers before it. */
@@ -160,10 +178,6 @@ int vm_init(struct vm *vm, const struct mem *mem, const struct vm_spec *spec,
 	vm->cpus = spec->cpus;
 	pthread_mutex_init(&vm->lock, NULL);
 	pthread_cond_init(&vm->changed, NULL);
-	*ret_what = "cannot make a virtual machine";
-	pthread_join(vm->maker, NULL);
-	if (vm->fd < 0)
-		return vm->fd;
 	*ret_what = "cannot make the interrupt controllers";
 	/* The first two are for Intel; elsewhere they do nothing. */
 	ioctl(vm->fd, KVM_SET_IDENTITY_MAP_ADDR, &identity);

@@ -60,7 +60,6 @@ struct vm {
 	struct cpuid cpuid;
 	char baseline[16];
 	uint32_t tsc_khz;
-	pthread_t maker;      /* from vm_begin() to vm_init(): it sets fd */
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t changed;
 	atomic_bool stop;
@@ -75,12 +74,13 @@ struct vm_spec {
 };
 
 /*
- * Begins to make the VM, on a thread: KVM takes milliseconds for it, and waits for most of them. vm
- * is zeroed. kvm: /dev/kvm.
+ * Makes the VM. KVM takes milliseconds for it and waits for most of them, so meanwhile(arg) is
+ * called, on a thread; its error is ours. kvm: /dev/kvm. *ret_what: what failed, a constant.
  */
-int vm_begin(struct vm *vm, int kvm);
+int vm_make(struct vm *vm, int kvm, int (*meanwhile)(void *arg, const char **ret_what), void *arg,
+            const char **ret_what);
 
-/* Makes the rest, vcpus too, all at rest. After vm_begin(). *ret_what: what failed, a constant. */
+/* Makes the rest, vcpus too, all at rest. After vm_make(). */
 int vm_init(struct vm *vm, const struct mem *mem, const struct vm_spec *spec,
             const struct vm_calls *calls, const char **ret_what);
 
