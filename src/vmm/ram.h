@@ -24,8 +24,8 @@ enum {
 	RAM_CHAIN_MAX = 24, /* from here on the top takes over what small old layers hold */
 	RAM_SMALL_PAGES = 4096,
 	RAM_EXTENTS = 16384, /* more pieces than this are joined by copying what is between them */
-	RAM_AHEAD_PAGES = 512, /* a newest layer of more than this is not what was written last */
-	RAM_REMAP_PAGES = 8,   /* shorter runs stay private copies: a mapping costs more */
+	RAM_AHEAD_PAGES = 1024, /* a newest layer of more than this is not what was written last */
+	RAM_REMAP_PAGES = 8,    /* shorter runs stay private copies: a mapping costs more */
 };
 
 struct ram {

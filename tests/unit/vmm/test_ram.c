@@ -269,7 +269,7 @@ static void what_was_written_last_is_copied_before_anybody_asks(void **state)
 	struct ram r, child;
 
 	boot(&r);
-	memset(r.mem.base, 'a', 1000 * PAGE);
+	memset(r.mem.base, 'a', (RAM_AHEAD_PAGES + 1) * PAGE);
 	snapshot(&r, &out, NULL);
 	restore(&r, &out, &child); /* all of it is its newest layer: nothing is known */
 	assert_false(is_copy(&child, 5));
