@@ -85,7 +85,8 @@ def wipe():
 def devices(env):
     """Upper disk, network, randomness, a channel for an agent, balloon."""
     args = ["-drive", f"id=upper,file={env['PANDA_UPPER']},format=raw,if=none,readonly=on", "-device", "virtio-blk-device,drive=upper"]
-    for name in "virtio-net-device", "virtio-rng-device", "virtio-serial-device", "virtio-balloon-device,free-page-reporting=on":
+    channel = "vhost-vsock-device,guest-cid=3" if os.path.exists("/dev/vhost-vsock") else "virtio-serial-device"  # modprobe vhost_vsock
+    for name in "virtio-net-device", "virtio-rng-device", channel, "virtio-balloon-device,free-page-reporting=on":
         args += ["-device", name]
     return args
 
