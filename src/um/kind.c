@@ -84,32 +84,39 @@ static int open_program(const char *what, const char *path, int *ret, struct err
 	               path ? path : "(none is named)");
 }
 
+/* All that only a start needs: what the host must have, and the filter. */
+static int try_to_start(struct um_runner *r, struct err *e)
+{
+	char why[200];
+
+	if (!r->kind->kvm && um_usable(why, sizeof(why)) < 0)
+		return err_set(e, ENOTSUP, "um_unusable",
+		               "%s; 'engine = kvm' needs hardware virtualization instead", why);
+	if (r->kind->kvm) {
+		r->kvm_fd = kvm_open(why, sizeof(why));
+		if (r->kvm_fd < 0)
+			return err_set(e, -r->kvm_fd, "kvm_unusable",
+			               "%s; 'engine = um' needs no hardware for it", why);
+	}
+	return jail_filter_build(r->kind->rules, 1,
+	                         getenv("PANDA_SECCOMP_LOG") ? JAIL_DENY_LOG : JAIL_DENY_ENOSYS,
+	                         &r->filter, e);
+}
+
 int um_runner_init(struct um_runner *r, const struct um_kind *k, const struct um_config *cfg,
                    struct err *e)
 {
 	const char *program = k->kvm ? cfg->vmm : cfg->kernel;
 	const char *kernel = k->kvm ? cfg->vmlinux : cfg->kernel;
-	char why[200];
 	int ret;
 
 	*r = (struct um_runner){
 	    .kind = k, .program_fd = -1, .kvm_fd = -1, .kernel_fd = -1, .vm_fd = -1};
 	ret = open_program(k->kvm ? "the monitor" : "the kernel", program, &r->program_fd, e);
-	if (ret == 0 && !cfg->no_starts && !k->kvm && um_usable(why, sizeof(why)) < 0)
-		ret = err_set(e, ENOTSUP, "um_unusable",
-		              "%s; 'engine = kvm' needs hardware virtualization instead", why);
 	if (ret == 0 && k->kvm)
 		ret = open_program("the guest kernel", kernel, &r->kernel_fd, e);
-	if (ret == 0 && !cfg->no_starts && k->kvm) {
-		r->kvm_fd = kvm_open(why, sizeof(why));
-		if (r->kvm_fd < 0)
-			ret = err_set(e, -r->kvm_fd, "kvm_unusable",
-			              "%s; 'engine = um' needs no hardware for it", why);
-	}
 	if (ret == 0 && !cfg->no_starts)
-		ret = jail_filter_build(
-		    k->rules, 1, getenv("PANDA_SECCOMP_LOG") ? JAIL_DENY_LOG : JAIL_DENY_ENOSYS,
-		    &r->filter, e);
+		ret = try_to_start(r, e);
 	if (ret < 0) {
 		um_runner_fini(r);
 		return ret;
