@@ -313,11 +313,11 @@ int layer_save(struct layer *l, int dirfd, enum layer_form form, struct sync_lis
 		    renameat(dirfd, tmp_map, dirfd, map) < 0)
 			r = -errno;
 	}
-	if (r < 0) {
-		unlinkat(dirfd, tmp_data, 0);
-		unlinkat(dirfd, tmp_map, 0);
+	/* Also after a rename: between two names of one file it does nothing, and succeeds. */
+	unlinkat(dirfd, tmp_data, 0);
+	unlinkat(dirfd, tmp_map, 0);
+	if (r < 0)
 		return r;
-	}
 	l->digest = x.digest;
 	l->has_digest = true;
 	return 0;

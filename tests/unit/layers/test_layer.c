@@ -248,6 +248,33 @@ static void a_sealed_file_is_linked_not_copied(void **state)
 	layer_unref(l);
 }
 
+/* Layers with the same content are one file in a store, so a chain may have it twice. */
+static void a_file_is_saved_twice_and_leaves_no_other_name(void **state)
+{
+	struct layer *l[2] = {NULL, NULL};
+	int fd;
+
+	assert_int_equal(layer_create_file(dir, "top", PAGES, &fd), 0);
+	pwrite_text(fd, "x", 0);
+	close(fd);
+	for (size_t i = 0; i < ARRAY_LEN(l); i++) {
+		struct map map = {0};
+
+		assert_int_equal(map_add(&map, 0, 1), 0);
+		assert_int_equal(layer_seal_file(dir, "top", PAGES, &map, &l[i]), 0);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(l); i++)
+		assert_int_equal(save_layer(l[i], dir), 0);
+	assert_true(digest_equal(&l[0]->digest, &l[1]->digest));
+	assert_int_equal(save_layer(l[0], dir), 0); /* as does the next one of the snapshot */
+	remove_saved(l[0]);
+	assert_int_equal(unlinkat(dir, "top", 0), 0);
+	assert_int_equal(unlinkat(dir, "data.tmp", 0), -1);
+	assert_int_equal(unlinkat(dir, "map.tmp", 0), -1);
+	for (size_t i = 0; i < ARRAY_LEN(l); i++)
+		layer_unref(l[i]);
+}
+
 /* A saved layer with data in chunks 0, 2 and 4 of 5, for the tests that break it. */
 static struct layer *saved_layer(char data[LAYER_NAME], char name[LAYER_NAME])
 {
@@ -519,6 +546,7 @@ int main(void)
 	    cmocka_unit_test(the_digest_tells_content_apart_and_nothing_else),
 	    cmocka_unit_test(saving_keeps_holes_and_drops_what_is_not_in_the_map),
 	    cmocka_unit_test(a_sealed_file_is_linked_not_copied),
+	    cmocka_unit_test(a_file_is_saved_twice_and_leaves_no_other_name),
 	    cmocka_unit_test(verify_names_the_first_bad_chunk),
 	    cmocka_unit_test(every_flipped_byte_of_a_map_file_is_seen),
 	    cmocka_unit_test(missing_and_cut_files_are_refused),
