@@ -4,6 +4,7 @@
 control group, a machine's directory, a snapshot. The bake of the base template is made once per
 session and shared by hard links.
 """
+import contextlib
 import ctypes
 import http.client
 import json
@@ -191,9 +192,15 @@ class Pandad:
         except FileNotFoundError:
             return []
 
-    def processes(self):
-        """{machine id: pids} of every process in a control group of ours."""
+    def waiting(self):
+        """Ids whose process was made ahead: no machine has it yet."""
+        machines = self.run / "machines"
+        return {id for id in self.machines() if (machines / id / "control").exists() and not (machines / id / "machine.json").exists()}
+
+    def processes(self, all=False):
+        """{machine id: pids} of every process in a control group of ours; all: also of those that wait for a machine."""
         found = {}
+        waiting = self.waiting()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 groups = Path("/proc", pid, "cgroup").read_text().splitlines()
@@ -205,7 +212,14 @@ class Pandad:
                 parts = line.split(":")[2].split("/")
                 if self.group in parts and parts[-1] != self.group:
                     found.setdefault(parts[parts.index(self.group) + 1], set()).add(int(pid))
-        return found
+        waiting |= self.waiting()  # they come and go meanwhile
+        return {id: pids for id, pids in found.items() if all or id not in waiting}
+
+    def signal(self, id, number):
+        """To all processes of a machine. Those of its guest come and go."""
+        for pid in self.processes()[id]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def cgroups(self):
         """Ids that have a control group, in any hierarchy."""
@@ -230,7 +244,7 @@ class Pandad:
 
     def left(self):
         found = [f"machine {m}" for m in self.machines()]
-        found += [f"process of {m}: {p}" for m, p in self.processes().items()]
+        found += [f"process of {m}: {p}" for m, p in self.processes(all=True).items()]
         found += [f"control group of {m}" for m in self.cgroups()]
         found += [f"snapshot {s}" for s in self.snapshots()] + [f"what {s} slept in" for s in self.slept()]
         found += [f"volume {v}" for v in self.volumes()]
@@ -264,14 +278,12 @@ class Pandad:
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for pids in self.processes().values():
+        for pids in self.processes(all=True).values():
             for pid in pids:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
         end = time.monotonic() + 10
-        while self.processes() and time.monotonic() < end:
+        while self.processes(all=True) and time.monotonic() < end:
             time.sleep(0.01)
         self.drop_groups()
         shutil.rmtree(self.run, ignore_errors=True)

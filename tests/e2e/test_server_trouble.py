@@ -136,7 +136,7 @@ def footprint(p):
     status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
     files = [os.path.join(d, name) for d, _, names in os.walk(p.data / "store") for name in names]
     return {"fds": len(os.listdir(proc / "fd")), "threads": int(status["Threads"]), "rss_kib": int(status["VmRSS"].split()[0]),
-            "machines": len(p.machines()), "groups": len(p.cgroups()), "processes": len(p.processes()), "files": len(files), "names": sorted(files)}
+            "machines": len(p.machines()), "groups": len(p.cgroups()), "processes": len(p.processes(all=True)), "files": len(files), "names": sorted(files)}
 
 
 def settled(p):

@@ -1,5 +1,6 @@
 """Volumes of sandboxes that run: attached, detached, grown, copied; and what a rewind leaves of them."""
 import os
+import signal
 import subprocess
 import threading
 
@@ -279,8 +280,7 @@ def test_a_snapshot_needs_a_clean_volume(pandad):
     volume(pandad)
     id = with_volume(pandad)
     out(pandad, id, "echo fsynced >/workspace/f; sync; echo more >/workspace/g")
-    for pid in pandad.processes()[id]:
-        subprocess.run(["kill", "-9", str(pid)], check=False)
+    pandad.signal(id, signal.SIGKILL)
     wait_for("its end", lambda: pandad.do("GET", f"/v1/sandboxes/{id}")["status"] == "failed")
     a = pandad.ask("POST", "/v1/volumes/data/snapshots", {"name": "s"})
     assert (a.status, a.json["code"]) == (409, "volume_unclean") and "attach" in a.json["error"], a
@@ -436,8 +436,7 @@ def test_a_failed_sandbox_is_put_back_with_its_volume_unless_others_have_it(pand
     id = pandad.create(volumes=[{"name": "data", "path": "/workspace"}])
     pandad.sh(id, "echo 1 >/workspace/f; sync")
     pandad.do("POST", f"/v1/sandboxes/{id}/checkpoints", {"name": "then"})
-    for pid in pandad.processes()[id]:
-        subprocess.run(["kill", "-9", str(pid)], check=False)
+    pandad.signal(id, signal.SIGKILL)
     wait_for("its end", lambda: pandad.do("GET", f"/v1/sandboxes/{id}")["status"] == "failed")
     other = with_volume(pandad)
     a = pandad.ask("POST", f"/v1/sandboxes/{id}/rewind", {"to": "then"})

@@ -1,6 +1,5 @@
 """diff: what files two machines have different; merge: a child's into its parent's."""
 import concurrent.futures
-import os
 import signal
 import subprocess
 
@@ -109,17 +108,14 @@ def test_a_machine_without_tools_and_a_sleeping_one(pandad):
 def test_only_so_many_at_once(pandad):
     """Each holds a thread of pandad while its guest takes its time."""
     id = pandad.create()
-    machine = pandad.processes()[id]
-    for pid in machine:
-        os.kill(pid, signal.SIGSTOP)
+    pandad.signal(id, signal.SIGSTOP)
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
         try:
             asked = [pool.submit(pandad.ask, "GET", f"/v1/sandboxes/{id}/diff") for _ in range(12)]
             wait_for("four to be refused", lambda: sum(a.done() for a in asked) == 4)
             assert {(a.result().status, a.result().json["code"]) for a in asked if a.done()} == {(429, "too_many")}
         finally:
-            for pid in machine:
-                os.kill(pid, signal.SIGCONT)
+            pandad.signal(id, signal.SIGCONT)
         assert sorted(a.result().status for a in asked) == [200] * 8 + [429] * 4
     assert pandad.ask("GET", f"/v1/sandboxes/{id}/diff").status == 200
 

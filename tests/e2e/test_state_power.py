@@ -183,11 +183,8 @@ def test_everything_is_killed_and_what_was_fsynced_is_there(new_pandad):
     p.do("POST", "/v1/volumes", {"name": "data", "size_mb": 64})
     id = p.create(volumes=[{"name": "data", "path": "/w"}])
     p.sh(id, "for i in $(seq 20); do echo $i >/w/f$i; sync /w/f$i; done; (while :; do echo x >>/w/log; done) >/dev/null 2>&1 &")
-    machine = p.processes()[id]
     p.kill9()
-    for pid in machine:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    p.signal(id, signal.SIGKILL)
     p.start()
     assert p.do("GET", f"/v1/sandboxes/{id}")["status"] == "failed"
     other = p.create(volumes=[{"name": "data", "path": "/w"}])  # plays the journal back

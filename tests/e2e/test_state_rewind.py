@@ -1,5 +1,5 @@
 """Checkpoints and rewind: the same sandbox, put back."""
-import os
+import signal
 import threading
 
 from conftest import count, wait_for
@@ -98,11 +98,7 @@ def test_a_failed_sandbox_comes_back(pandad):
     id = pandad.create(checkpoints="auto")
     out(pandad, id, "echo here >/root/f; sync")
     out(pandad, id, "true")
-    for pid in pandad.processes()[id]:
-        try:
-            os.kill(pid, 9)
-        except ProcessLookupError:
-            pass
+    pandad.signal(id, signal.SIGKILL)
     wait_for("its death", lambda: pandad.do("GET", f"/v1/sandboxes/{id}")["status"] == "failed")
     assert rewind(pandad, id)["status"] == "running"
     assert out(pandad, id, "cat /root/f") == "here\n"

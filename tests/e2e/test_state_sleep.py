@@ -22,11 +22,11 @@ def files(p, id):
 
 def end_machines(p):
     """As the host would: every process gone, and what was in memory with them. Only the data directory is left."""
-    for pids in p.processes().values():
+    for pids in p.processes(all=True).values():
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):  # its PID 1 took it along
                 os.kill(pid, signal.SIGKILL)
-    wait_for("all processes to be gone", lambda: not p.processes())
+    wait_for("all processes to be gone", lambda: not p.processes(all=True))
     p.drop_groups()
     shutil.rmtree(p.run, ignore_errors=True)
 
@@ -39,7 +39,10 @@ def reboot(p):
 
 def memory_of(pid):
     """Names of the memory files a process holds or maps."""
-    held = {os.readlink(f) for f in Path(f"/proc/{pid}/fd").iterdir() if f.exists() or f.is_symlink()}
+    held = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            held.add(os.readlink(fd))
     mapped = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return {h for h in held if "memfd:" in h} | {m for m in mapped if "memfd:" in m}
 

@@ -637,8 +637,14 @@ BROWSE = """
 import asyncio, glob, os, sys
 from playwright.async_api import async_playwright
 
+def command(file):
+    try:
+        return open(file).read()
+    except OSError:  # it has ended
+        return ''
+
 def browsers():
-    commands = {f.split('/')[2]: open(f).read() for f in glob.glob('/proc/[0-9]*/cmdline')}
+    commands = {f.split('/')[2]: command(f) for f in glob.glob('/proc/[0-9]*/cmdline')}
     return {pid for pid, c in commands.items() if '--remote-debugging-pipe' in c and '--type=' not in c and 'standby' not in c and 'headless-shell' in c}
 
 async def main():

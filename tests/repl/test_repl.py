@@ -241,7 +241,7 @@ def alive(pid):
     """A process that has ended and was not yet waited for is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may go between opening and reading
         return False
 
 
