@@ -128,7 +128,7 @@ void engine_machine_fini(struct engine_machine *m);
 struct engine_start {
 	const char *id;
 	const char *hostname; /* what its guest is called; NULL: as its id */
-	int dirfd;            /* empty directory for it; borrowed */
+	int dirfd;            /* directory for it, empty or prepared; borrowed */
 	const struct engine_image *image;
 	uint64_t memory_limit;    /* of the whole machine process; 0: its size and some room */
 	unsigned cpu_max_percent; /* 0: no limit */
@@ -170,10 +170,11 @@ struct engine {
 	    volume_slot, net_slot;
 
 	/*
-	 * Makes ahead what is slow about a start: the jail of the machine that will have this id.
+	 * Makes ahead what is slow about a start: the process of the machine that will have this id
+	 * and this directory, in its jail. It holds nothing of any machine yet, and ends with us.
 	 * Nobody has to. forget() undoes it when the start did not come; free() forgets all.
 	 */
-	int (*prepare)(struct engine *e, const char *id, struct err *err);
+	int (*prepare)(struct engine *e, const char *id, int dirfd, struct err *err);
 	void (*forget)(struct engine *e, const char *id);
 
 	/* Boots or restores. Returns when the kernel runs; *ret is the caller's. */

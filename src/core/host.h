@@ -28,7 +28,7 @@ struct host_config {
 	unsigned sandboxes_max;  /* 0: 4096 */
 	uint64_t memory_reserve; /* bytes of MemAvailable that creates leave alone; 0: 1 GiB */
 	uint64_t disk_reserve;   /* free bytes of the data directory; 0: 1 GiB */
-	unsigned prepare_ahead;  /* jails made before they are asked for; 0: 8 */
+	unsigned prepare_ahead;  /* processes made before they are asked for; 0: 8 */
 	int64_t idle_s;          /* of a sandbox without ttl; 0: 900 */
 	unsigned silent_s;       /* an agent that does not answer for so long hangs; 0: 20 */
 	unsigned build_s;        /* how long a whole build may take; 0: 1200 */
@@ -80,7 +80,7 @@ struct host {
 	unsigned volume_changes;           /* of sandboxes that run */
 	char volume_swept[SANDBOX_ID + 1]; /* the file of one that volume_sweep() looked at last */
 	bool closing;
-	struct host_spare *spare; /* ids with a prepared jail */
+	struct host_spare *spare; /* ids with a process made ahead */
 	unsigned nspare, preparing;
 	struct loop_timer sweep;
 };

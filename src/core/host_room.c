@@ -83,7 +83,7 @@ int host_admit(struct host *h, const char *tenant, size_t n, unsigned memory_mb,
 	return 0;
 }
 
-/* --- jails made ahead ------------------------------------------------------------------------ */
+/* --- processes made ahead -------------------------------------------------------------------- */
 
 struct host_spare {
 	struct host_spare *next;

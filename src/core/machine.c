@@ -260,11 +260,14 @@ static int make_dir(struct machines *ms, const char *id, struct err *e)
 
 int machine_prepare(struct machines *ms, const char *id, struct err *e)
 {
+	autoclose int dir = -1;
 	int r = make_dir(ms, id, e);
 
 	if (r < 0)
 		return r;
-	r = ms->engine->prepare(ms->engine, id, e);
+	dir = openat(ms->dir, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	r = dir < 0 ? err_set(e, errno, "machine_dir", "cannot open the directory of %s", id)
+	            : ms->engine->prepare(ms->engine, id, dir, e);
 	if (r < 0)
 		remove_dir(ms, id);
 	return r;

@@ -59,7 +59,7 @@ struct machine_info {
 };
 
 /*
- * Makes ahead what is slow about a start: its directory, and its jail. machine_start() with
+ * Makes ahead what is slow about a start: its directory, and its process. machine_start() with
  * s->prepared uses it; machine_remove() undoes it, in any later process too.
  */
 int machine_prepare(struct machines *ms, const char *id, struct err *e);

@@ -88,7 +88,7 @@ static const struct key {
     {"snapshots_total_mb", NUMBER, offsetof(struct config, snapshots_total_mb), "0", 0, 1 << 30,
      "of one tenant: the oldest without a name go when there is more; 0: no limit"},
     {"prepare_ahead", NUMBER, offsetof(struct config, prepare_ahead), "8", 1, 256,
-     "jails made before they are asked for"},
+     "machine processes made before they are asked for"},
     {"threads", NUMBER, offsetof(struct config, threads), "8", 1, 256, "for what blocks"},
     {"connections_max", NUMBER, offsetof(struct config, connections_max), "8192", 1, 1 << 20,
      "of clients"},

@@ -18,7 +18,6 @@
 #include "jail/uid.h"
 
 struct jail;
-struct jail_prep;
 
 /* What a jail is made of. A host may lack some; a spec says which it will not go without. */
 enum {
@@ -77,14 +76,6 @@ void jail_probe(const struct jail *j, struct jail_part ret[JAIL_PARTS]);
 /* A uid for the next machine, see jail/uid.h; drop it when jail_spawn() has returned. */
 int jail_uid_take(struct jail *j, struct jail_uid *ret, struct err *e);
 
-/*
- * Makes ahead what is slow: the control groups and the empty network, ipc and uts namespaces of
- * the machine that will have this id. "machine_exists", EEXIST: the id is taken. Caller owns *ret
- * until a spawn uses it; jail_prep_free() also removes the groups.
- */
-int jail_prepare(struct jail *j, const char *id, struct jail_prep **ret, struct err *e);
-void jail_prep_free(struct jail_prep *p);
-
 struct jail_fd {
 	int fd; /* here */
 	int as; /* inside, < JAIL_FD_LIMIT */
@@ -110,8 +101,7 @@ struct jail_spec {
 	unsigned cpu;
 	bool no_aslr; /* fixed addresses, as the user-mode kernel needs them */
 	const struct jail_filter *filter;
-	unsigned want;           /* JAIL_*: refuse to start without */
-	struct jail_prep **prep; /* NULL: prepared on the spot; used up by a successful spawn */
+	unsigned want; /* JAIL_*: refuse to start without */
 };
 
 /*
@@ -121,3 +111,10 @@ struct jail_spec {
  */
 int jail_spawn(struct jail *j, const struct jail_spec *spec, int *ret_pidfd, pid_t *ret_pid,
                struct err *e);
+
+/*
+ * For one that was spawned before anybody knew what for, and has one thread yet: it gets the
+ * limits of this spec and its cpu. What the process itself carries, file_max and RLIMIT_NPROC (from
+ * pids_max), stays as it was. "jail_failed".
+ */
+int jail_limit(struct jail *j, const struct jail_spec *spec, pid_t pid, struct err *e);

@@ -33,12 +33,6 @@ static const char *const step_names[] = {
     [STEP_EXEC] = "executing the program",
 };
 
-struct jail_prep {
-	const struct cg_host *cg;
-	int ns[ARRAY_LEN(ns_names)];
-	char id[CG_ID_MAX + 1];
-};
-
 void id_maps_self(struct id_maps *ret)
 {
 	snprintf(ret->uid, sizeof(ret->uid), "%u %u 1", geteuid(), geteuid());
@@ -60,63 +54,49 @@ int namespaces_make(unsigned long flags, struct ns_job *job)
 		;
 	if (!job->err)
 		return 0;
-	for (size_t i = 0; i < job->n; i++)
+	for (size_t i = 0; i < job->n; i++) {
 		closep(&job->fds[i]);
+		job->fds[i] = -1;
+	}
 	return -job->err;
 }
 
-static void prep_close(struct jail_prep *p)
+/* "machine_exists", EEXIST: the id is taken. */
+static int make_groups(struct jail *j, const char *id, struct err *e)
 {
-	for (size_t i = 0; i < ARRAY_LEN(p->ns); i++)
-		closep(&p->ns[i]);
-	free(p);
-}
+	int r = cg_create(j->cg, id);
 
-void jail_prep_free(struct jail_prep *p)
-{
-	if (!p)
-		return;
-	cg_remove(p->cg, p->id, REMOVE_TIMEOUT_MS);
-	prep_close(p);
-}
-
-int jail_prepare(struct jail *j, const char *id, struct jail_prep **ret, struct err *e)
-{
-	struct jail_prep *p;
-	struct ns_job job;
-	int r;
-
-	if (j->no_spawns)
-		return err_set(e, ENOTSUP, "jail_failed",
-		               "this jail was made without a place for %s", id);
-	if (!cg_id_valid(id))
-		return err_set(e, EINVAL, "bad_id", "a machine id has 1 to %d of A-Za-z0-9_-",
-		               CG_ID_MAX);
-	p = malloc(sizeof(*p));
-	if (!p)
-		return err_set(e, ENOMEM, "no_memory", "no memory to prepare machine %s", id);
-	*p = (struct jail_prep){.cg = j->cg, .ns = {-1, -1, -1}};
-	snprintf(p->id, sizeof(p->id), "%s", id);
-	r = cg_create(j->cg, id);
-	if (r < 0) {
-		prep_close(p);
-		if (r == -EEXIST)
-			return err_set(e, EEXIST, "machine_exists",
-			               "there is a control group of machine %s already", id);
+	if (r == -EEXIST)
+		return err_set(e, EEXIST, "machine_exists",
+		               "there is a control group of machine %s already", id);
+	if (r < 0)
 		return err_set(e, -r, "jail_failed", "cannot make a control group for %s: %s", id,
 		               strerror(-r));
-	}
-	/* A process that is not root gets them from clone3, together with its user namespace. */
-	if ((j->have & JAIL_NAMESPACES) && !j->userns) {
-		job = (struct ns_job){.names = ns_names, .fds = p->ns, .n = ARRAY_LEN(ns_names)};
-		r = namespaces_make(CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, &job);
-		if (r < 0) {
-			jail_prep_free(p);
-			return err_set(e, -r, "jail_failed", "cannot make namespaces for %s: %s",
-			               id, strerror(-r));
-		}
-	}
-	*ret = p;
+	return 0;
+}
+
+/* A process that is not root gets them from clone3, together with its user namespace. */
+static int make_namespaces(struct jail *j, struct child_job *job, struct err *e)
+{
+	struct ns_job ns = {.names = ns_names, .fds = job->ns, .n = ARRAY_LEN(ns_names)};
+	int r;
+
+	if (!(j->have & JAIL_NAMESPACES) || j->userns)
+		return 0;
+	r = namespaces_make(CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, &ns);
+	if (r < 0)
+		return err_set(e, -r, "jail_failed", "cannot make namespaces for %s: %s",
+		               job->spec->id, strerror(-r));
+	return 0;
+}
+
+static int limit_groups(struct jail *j, const struct jail_spec *spec, struct err *e)
+{
+	int r = cg_limit(j->cg, spec->id, &spec->limits);
+
+	if (r < 0)
+		return err_set(e, -r, "jail_failed", "cannot set the limits of %s: %s", spec->id,
+		               strerror(-r));
 	return 0;
 }
 
@@ -135,20 +115,30 @@ static int check_wanted(const struct jail *j, unsigned want, struct err *e)
 	               want & ~j->have);
 }
 
+static int bad_spec(const char *what, struct err *e)
+{
+	return err_set(e, EINVAL, "bad_spec", "%s in a jail's spec is not possible", what);
+}
+
+static int check_limits(const struct jail_spec *s, struct err *e)
+{
+	if (!cg_id_valid(s->id))
+		return bad_spec("the id", e);
+	if (s->limits.memory_max && s->limits.memory_max < JAIL_MEMORY_MIN)
+		return bad_spec("the memory limit (too small to start anything)", e);
+	if (s->pin && s->cpu >= CPU_SETSIZE)
+		return bad_spec("the cpu", e);
+	return 0;
+}
+
 static int check_spec(const struct jail_spec *s, struct err *e)
 {
 	const char *what = NULL;
 
-	if (!cg_id_valid(s->id))
-		what = "the id";
-	else if (!s->argv || !s->argv[0] || !s->envp)
+	if (!s->argv || !s->argv[0] || !s->envp)
 		what = "argv or envp";
 	else if (s->nfds > JAIL_FDS_MAX)
 		what = "the number of fds";
-	else if (s->limits.memory_max && s->limits.memory_max < JAIL_MEMORY_MIN)
-		what = "the memory limit (too small to start anything)";
-	else if (s->pin && s->cpu >= CPU_SETSIZE)
-		what = "the cpu";
 	else if ((s->want & JAIL_SECCOMP) && !s->filter)
 		what = "the missing seccomp filter";
 	for (size_t i = 0; !what && i < s->nfds; i++) {
@@ -158,8 +148,7 @@ static int check_spec(const struct jail_spec *s, struct err *e)
 			if (s->fds[i].as == s->fds[k].as)
 				what = "an fd number used twice";
 	}
-	return what ? err_set(e, EINVAL, "bad_spec", "%s in a jail's spec is not possible", what)
-	            : 0;
+	return what ? bad_spec(what, e) : check_limits(s, e);
 }
 
 /* Never above what we have ourselves: raising a hard limit takes a capability we may lack. */
@@ -237,47 +226,58 @@ static int run(struct child_job *job, int *ret_pidfd, pid_t *ret_pid, struct err
 int jail_spawn(struct jail *j, const struct jail_spec *spec, int *ret_pidfd, pid_t *ret_pid,
                struct err *e)
 {
-	struct child_job job = {.spec = spec, .jail = j};
-	struct jail_prep *p = spec->prep ? *spec->prep : NULL;
-	autoclose int rules = -1;
+	struct child_job job = {.spec = spec, .jail = j, .ns = {-1, -1, -1}, .landlock = -1};
 	int r;
 
+	if (j->no_spawns)
+		return err_set(e, ENOTSUP, "jail_failed",
+		               "this jail was made without a place for %s", spec->id);
 	r = check_spec(spec, e);
 	if (r == 0)
 		r = check_wanted(j, spec->want, e);
-	if (r == 0 && p && strcmp(p->id, spec->id) != 0)
-		r = err_set(e, EINVAL, "bad_spec", "%s was prepared, not %s", p->id, spec->id);
-	if (r == 0 && !p)
-		r = jail_prepare(j, spec->id, &p, e);
+	if (r == 0)
+		r = make_groups(j, spec->id, e);
 	if (r < 0)
 		return r;
 
-	r = cg_limit(j->cg, spec->id, &spec->limits);
-	if (r < 0)
-		r = err_set(e, -r, "jail_failed", "cannot set the limits of %s: %s", spec->id,
-		            strerror(-r));
+	r = limit_groups(j, spec, e);
+	if (r == 0)
+		r = make_namespaces(j, &job, e);
 	if (r == 0 && (j->have & JAIL_LANDLOCK)) {
-		rules = landlock_rules(j->landlock_abi, spec->exe_fd);
-		if (rules < 0)
-			r = err_set(e, -rules, "jail_failed", "cannot make Landlock rules: %s",
-			            strerror(-rules));
+		job.landlock = landlock_rules(j->landlock_abi, spec->exe_fd);
+		if (job.landlock < 0)
+			r = err_set(e, -job.landlock, "jail_failed",
+			            "cannot make Landlock rules: %s", strerror(-job.landlock));
 	}
 	if (r == 0) {
-		job.landlock = rules;
-		memcpy(job.ns, p->ns, sizeof(job.ns));
 		cg_v1_joins(j->cg, spec->id, job.joins, &job.njoins);
 		id_maps_self(&job.maps);
 		snprintf(job.oom_score_adj, sizeof(job.oom_score_adj), "%d", JAIL_OOM_SCORE_ADJ);
 		add_rlimits(&job);
 		r = run(&job, ret_pidfd, ret_pid, e);
 	}
-	if (r < 0) {
-		if (!spec->prep || !*spec->prep)
-			jail_prep_free(p);
+	/* The running process holds them now. */
+	closep(&job.landlock);
+	for (size_t i = 0; i < ARRAY_LEN(job.ns); i++)
+		closep(&job.ns[i]);
+	if (r < 0)
+		cg_remove(j->cg, spec->id, REMOVE_TIMEOUT_MS);
+	return r;
+}
+
+int jail_limit(struct jail *j, const struct jail_spec *spec, pid_t pid, struct err *e)
+{
+	cpu_set_t cpus;
+	int r = check_limits(spec, e);
+
+	if (r == 0)
+		r = limit_groups(j, spec, e);
+	if (r < 0 || !spec->pin)
 		return r;
-	}
-	if (spec->prep)
-		*spec->prep = NULL;
-	prep_close(p); /* the running process holds the namespaces now */
+	CPU_ZERO(&cpus);
+	CPU_SET(spec->cpu, &cpus);
+	if (sched_setaffinity(pid, sizeof(cpus), &cpus) < 0)
+		return err_set(e, errno, "jail_failed", "cannot bind machine %s to cpu %u: %s",
+		               spec->id, spec->cpu, strerror(errno));
 	return 0;
 }

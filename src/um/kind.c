@@ -110,8 +110,7 @@ int um_runner_init(struct um_runner *r, const struct um_kind *k, const struct um
 	const char *kernel = k->kvm ? cfg->vmlinux : cfg->kernel;
 	int ret;
 
-	*r = (struct um_runner){
-	    .kind = k, .program_fd = -1, .kvm_fd = -1, .kernel_fd = -1, .vm_fd = -1};
+	*r = (struct um_runner){.kind = k, .program_fd = -1, .kvm_fd = -1, .kernel_fd = -1};
 	ret = open_program(k->kvm ? "the monitor" : "the kernel", program, &r->program_fd, e);
 	if (ret == 0 && k->kvm)
 		ret = open_program("the guest kernel", kernel, &r->kernel_fd, e);
@@ -131,7 +130,6 @@ void um_runner_fini(struct um_runner *r)
 		return;
 	jail_filter_fini(&r->filter);
 	closep(&r->program_fd);
-	closep(&r->vm_fd);
 	closep(&r->kvm_fd);
 	closep(&r->kernel_fd);
 	r->kind = NULL;

@@ -154,11 +154,6 @@ int kvm_open(char *why, size_t n)
 	return r < 0 ? r : take_fd(&fd);
 }
 
-int kvm_hold(int kvm)
-{
-	return ioctl(kvm, KVM_CREATE_VM, 0);
-}
-
 int um_usable(char *why, size_t n)
 {
 	autoclose int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);

@@ -14,12 +14,6 @@
  */
 int kvm_open(char *why, size_t n);
 
-/*
- * A VM with nothing in it, or a negative number. A host's first VM has KVM switch on every cpu and
- * patch its own code, and its last one the other way round: not while somebody holds one.
- */
-int kvm_hold(int kvm);
-
 /* What was found out about it. An error is 0 or a negative errno; flag is svm, vmx or NULL. */
 struct kvm_found {
 	int open_error;

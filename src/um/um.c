@@ -47,16 +47,28 @@ _Static_assert((int)UM_VOLUMES_MAX == (int)ENGINE_VOLUMES_MAX &&
 #define MEMORY_ROOM ((uint64_t)64 << 20)
 #define FILE_ROOM   ((uint64_t)64 << 20)
 
+/* A machine process that waits for its greeting. It ends when this connection does without one. */
+struct process {
+	const struct um_runner *runner;
+	pid_t pid;
+	int pidfd, control, pagemap;
+};
+
+#define PROCESS_EMPTY                                                \
+	{                                                            \
+		.pid = -1, .pidfd = -1, .control = -1, .pagemap = -1 \
+	}
+
 struct prepared {
 	struct prepared *next;
-	struct jail_prep *prep;
+	struct process process;
 	char id[ENGINE_ID_MAX + 1];
 };
 
 struct um {
 	struct engine engine;
 	pthread_mutex_t lock;      /* of the next line */
-	struct prepared *prepared; /* jails made ahead */
+	struct prepared *prepared; /* processes made ahead */
 	struct jail *jail;
 	int run_dirfd;
 	unsigned want;
@@ -115,18 +127,162 @@ static int open_pagemap(pid_t pid)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Whoever makes machines ahead will make more of them: none should be this host's first. */
-static void hold_vms(struct um *um)
+/*
+ * No file of a machine is larger than its largest disk, or than a volume can be that is attached
+ * later: a limit cannot be raised again everywhere. Whatever its kernel has become, no layer and no
+ * volume grows past that. What it writes while it is saved is small beside it.
+ */
+static uint64_t largest_file(const struct engine_start *s)
 {
-	for (size_t i = 0; i < um->engine.nkinds; i++) {
-		struct um_runner *w = &um->runners[i];
+	uint64_t max = ENGINE_VOLUME_BYTES_MAX;
 
-		if (w->kvm_fd >= 0 && w->vm_fd < 0)
-			w->vm_fd = kvm_hold(w->kvm_fd);
+	if (s) {
+		max = MAX(max, s->image->memory_size);
+		for (size_t d = 0; d < s->image->ndisks; d++)
+			max = MAX(max, s->image->disks[d].size);
+		for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++)
+			max = MAX(max, s->volumes[i].size);
 	}
+	return max + FILE_ROOM;
 }
 
-static int um_prepare(struct engine *engine, const char *id, struct err *e)
+/* The jail of a machine; s is NULL when nobody knows yet which machine it will be. */
+static struct jail_spec jail_for(struct um *um, const struct um_runner *w, const char *id,
+                                 const struct engine_start *s)
+{
+	struct jail_spec spec = {
+	    .id = id,
+	    .exe_fd = w->program_fd,
+	    .limits.pids_max = s && s->pids_max ? s->pids_max : PIDS_DEFAULT,
+	    .nofile_max = NOFILE,
+	    .file_max = largest_file(s),
+	    .no_aslr = w->kind->no_aslr,
+	    .filter = &w->filter,
+	    .want = um->want,
+	};
+	int cpu = -1;
+
+	if (!s)
+		return spec;
+	spec.limits.memory_max =
+	    s->memory_limit ? s->memory_limit : 2 * s->image->memory_size + MEMORY_ROOM;
+	spec.limits.cpu_max_percent = s->cpu_max_percent;
+	if (s->cpu >= 0)
+		cpu = s->cpu;
+	else if (w->kind->one_cpu)
+		cpu = cpu_choose(um->run_dirfd);
+	spec.pin = cpu >= 0;
+	spec.cpu = spec.pin ? (unsigned)cpu : 0;
+	return spec;
+}
+
+static int um_stop(struct engine *engine, const char *id, pid_t pid, struct err *e)
+{
+	struct um *um = (struct um *)engine;
+	const struct cg_host *cg = jail_cgroups(um->jail);
+	autoclose int pidfd = pid > 0 ? pidfd_open(pid, 0) : -1;
+	siginfo_t si;
+	int r;
+
+	if (pidfd >= 0)
+		pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+	r = cg_kill(cg, id, STOP_TIMEOUT_MS);
+	if (r == 0)
+		r = cg_remove(cg, id, STOP_TIMEOUT_MS);
+	if (r == 0 && pidfd >= 0)
+		waitid(P_PIDFD, (id_t)pidfd, &si,
+		       WEXITED); /* if it is our child, and not reaped yet */
+	if (r < 0)
+		return err_set(e, -r, "stop_failed", "machine %s does not end (%s)", id,
+		               strerror(-r));
+	return 0;
+}
+
+static void process_fini(struct process *p)
+{
+	closep(&p->pidfd);
+	closep(&p->control);
+	closep(&p->pagemap);
+}
+
+/* Ends it, so that another one can have its id. */
+static void end_process(struct um *um, const char *id, struct process *p)
+{
+	um_stop(&um->engine, id, p->pid, NULL);
+	process_fini(p);
+	*p = (struct process)PROCESS_EMPTY;
+}
+
+/* Starts one that listens in this directory, and connects to it. */
+static int launch(struct um *um, const struct um_runner *w, const char *id, int dirfd,
+                  const struct engine_start *s, struct process *ret, struct err *e)
+{
+	AUTO(process_fini) struct process p = PROCESS_EMPTY;
+	struct jail_spec spec = jail_for(um, w, id, s);
+	char mem[48], cpus[32], extra[512];
+	const char *argv[WORDS_MAX] = {w->kind->program};
+	char *envp[] = {"PANDA=1", NULL};
+	autoclose int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	autoclose int log =
+	    openat(dirfd, "console.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	autoclose int control = -1;
+	struct jail_fd fds[5] = {{null, 0}, {log, 1}, {log, 2}};
+	struct jail_uid uid;
+	size_t n = 1;
+	int r;
+
+	unlinkat(dirfd, "control", 0); /* of a process that was made ahead in vain */
+	r = null < 0 || log < 0 ? -errno : sock_listen(dirfd, "control", SOCK_SEQPACKET, &control);
+	if (r < 0)
+		return err_set(e, -r, "machine_dir", "cannot write in the directory of %s: %s", id,
+		               strerror(-r));
+	fds[3] = (struct jail_fd){control, UM_FD_CTL};
+	fds[4] = (struct jail_fd){w->kvm_fd, UM_FD_KVM};
+	spec.fds = fds;
+	spec.nfds = w->kind->kvm ? 5 : 4;
+	if (s && s->image->state < 0) {
+		snprintf(mem, sizeof(mem), "mem=%lluK",
+		         (unsigned long long)(s->image->memory_size >> 10));
+		snprintf(cpus, sizeof(cpus), "cpus=%u", MAX(s->cpus, 1u));
+		snprintf(extra, sizeof(extra), "%s", s->cmdline ? s->cmdline : "panda=1");
+		argv[n++] = mem;
+		if (w->kind->kvm)
+			argv[n++] = cpus;
+		for (const char *const *word = w->kind->boot; *word; word++)
+			argv[n++] = *word;
+		argv[n++] = extra;
+	} else if (!s && w->kind->kvm) {
+		argv[n++] = "ahead";
+	}
+	spec.argv = (char *const *)argv;
+	spec.envp = envp;
+	r = jail_uid_take(um->jail, &uid, e);
+	if (r < 0)
+		return r;
+	spec.uid = uid.uid;
+	spec.gid = uid.uid;
+	r = jail_spawn(um->jail, &spec, &p.pidfd, &p.pid, e);
+	jail_uid_drop(&uid);
+	if (r < 0)
+		return r;
+	r = wait_for_exec(p.pid, w->program_fd);
+	if (r == 0)
+		r = p.pagemap = open_pagemap(p.pid);
+	if (r >= 0)
+		r = sock_connect(dirfd, "control", SOCK_SEQPACKET, &p.control);
+	if (r < 0) {
+		end_process(um, id, &p);
+		return err_set(e, -r, "jail_failed", "machine %s did not begin: %s", id,
+		               strerror(-r));
+	}
+	p.runner = w;
+	*ret = p;
+	p = (struct process)PROCESS_EMPTY;
+	return 0;
+}
+
+/* Of the default kind, one that will be given a state: a boot has another command line. */
+static int um_prepare(struct engine *engine, const char *id, int dirfd, struct err *e)
 {
 	struct um *um = (struct um *)engine;
 	struct prepared *p = calloc(1, sizeof(*p));
@@ -135,21 +291,20 @@ static int um_prepare(struct engine *engine, const char *id, struct err *e)
 	if (!p)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	snprintf(p->id, sizeof(p->id), "%s", id);
-	r = jail_prepare(um->jail, id, &p->prep, e);
+	r = launch(um, &um->runners[0], id, dirfd, NULL, &p->process, e);
 	if (r < 0) {
 		free(p);
 		return r;
 	}
 	pthread_mutex_lock(&um->lock);
-	hold_vms(um);
 	p->next = um->prepared;
 	um->prepared = p;
 	pthread_mutex_unlock(&um->lock);
 	return 0;
 }
 
-/* The entry of this id is the caller's from now on. NULL when there is none. */
-static struct prepared *take_prepared(struct um *um, const char *id)
+/* What was made ahead for this id is the caller's from now on. False: nothing. */
+static bool take_prepared(struct um *um, const char *id, struct process *ret)
 {
 	struct prepared **at = &um->prepared, *p;
 
@@ -160,103 +315,44 @@ static struct prepared *take_prepared(struct um *um, const char *id)
 	if (p)
 		*at = p->next;
 	pthread_mutex_unlock(&um->lock);
-	return p;
-}
-
-static void free_prepared(struct prepared *p)
-{
 	if (!p)
-		return;
-	jail_prep_free(p->prep);
+		return false;
+	*ret = p->process;
 	free(p);
+	return true;
 }
 
 static void um_forget(struct engine *engine, const char *id)
 {
-	free_prepared(take_prepared((struct um *)engine, id));
+	struct um *um = (struct um *)engine;
+	struct process p;
+
+	if (take_prepared(um, id, &p))
+		end_process(um, id, &p);
 }
 
-/*
- * No file of a machine is larger than its largest disk, or than a volume can be that is attached
- * later: a limit cannot be raised again everywhere. Whatever its kernel has become, no layer and no
- * volume grows past that. What it writes while it is saved is small beside it.
- */
-static uint64_t largest_file(const struct engine_start *s)
+/* Can one that was made ahead become this machine? Then it gets the machine's limits. */
+static bool fits(struct um *um, const struct um_runner *w, const struct engine_start *s,
+                 const struct process *p)
 {
-	uint64_t max = MAX(s->image->memory_size, ENGINE_VOLUME_BYTES_MAX);
+	struct jail_spec has = jail_for(um, w, s->id, NULL), want = jail_for(um, w, s->id, s);
+	struct pollfd ended = {.fd = p->pidfd, .events = POLLIN};
 
-	for (size_t d = 0; d < s->image->ndisks; d++)
-		max = MAX(max, s->image->disks[d].size);
-	for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++)
-		max = MAX(max, s->volumes[i].size);
-	return max + FILE_ROOM;
+	return p->runner == w && s->image->state >= 0 && has.file_max == want.file_max &&
+	       has.limits.pids_max == want.limits.pids_max && poll(&ended, 1, 0) == 0 &&
+	       jail_limit(um->jail, &want, p->pid, NULL) == 0;
 }
 
-static int spawn(struct um *um, const struct engine_start *s, int control, struct engine_machine *m,
-                 struct err *e)
+/* A process for this machine: the one that was made ahead for it, or a new one. */
+static int get_process(struct um *um, const struct um_runner *w, const struct engine_start *s,
+                       struct process *ret, struct err *e)
 {
-	const struct um_runner *w = runner_of(um, s->image);
-	char mem[48], cpus[32], extra[512];
-	const char *argv[WORDS_MAX] = {w->kind->program};
-	char *envp[] = {"PANDA=1", NULL};
-	autoclose int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	autoclose int log =
-	    openat(s->dirfd, "console.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-	struct jail_fd fds[] = {{null, 0}, {log, 1}, {log, 2}, {control, UM_FD_CTL}};
-	struct prepared *ahead;
-	struct jail_uid uid;
-	struct jail_spec spec = {
-	    .id = s->id,
-	    .exe_fd = w->program_fd,
-	    .argv = (char *const *)argv,
-	    .envp = envp,
-	    .fds = fds,
-	    .nfds = ARRAY_LEN(fds),
-	    .limits = {.memory_max = s->memory_limit ? s->memory_limit
-	                                             : 2 * s->image->memory_size + MEMORY_ROOM,
-	               .cpu_max_percent = s->cpu_max_percent,
-	               .pids_max = s->pids_max ? s->pids_max : PIDS_DEFAULT},
-	    .nofile_max = NOFILE,
-	    .file_max = largest_file(s),
-	    .pin = true,
-	    .no_aslr = w->kind->no_aslr,
-	    .filter = &w->filter,
-	    .want = um->want,
-	};
-	int cpu = s->cpu >= 0 ? s->cpu : w->kind->one_cpu ? cpu_choose(um->run_dirfd) : -1;
-	size_t n = 1;
-	int r;
-
-	if (null < 0 || log < 0)
-		return err_set(e, errno, "machine_dir", "cannot write in the directory of %s",
-		               s->id);
-	snprintf(mem, sizeof(mem), "mem=%lluK", (unsigned long long)(s->image->memory_size >> 10));
-	snprintf(cpus, sizeof(cpus), "cpus=%u", MAX(s->cpus, 1u));
-	snprintf(extra, sizeof(extra), "%s", s->cmdline ? s->cmdline : "panda=1");
-	if (s->image->state < 0) {
-		argv[n++] = mem;
-		if (w->kind->kvm)
-			argv[n++] = cpus;
-		for (const char *const *word = w->kind->boot; *word; word++)
-			argv[n++] = *word;
-		argv[n++] = extra;
+	if (take_prepared(um, s->id, ret)) {
+		if (fits(um, w, s, ret))
+			return 0;
+		end_process(um, s->id, ret);
 	}
-	if (cpu < 0)
-		spec.pin = false;
-	else
-		spec.cpu = (unsigned)cpu;
-	r = jail_uid_take(um->jail, &uid, e);
-	if (r < 0)
-		return r;
-	spec.uid = uid.uid;
-	spec.gid = uid.uid;
-	ahead = take_prepared(um, s->id);
-	if (ahead)
-		spec.prep = &ahead->prep;
-	r = jail_spawn(um->jail, &spec, &m->pidfd, &m->pid, e);
-	jail_uid_drop(&uid);
-	free_prepared(ahead); /* used up, or not worth keeping after a failure */
-	return r;
+	return launch(um, w, s->id, s->dirfd, s, ret, e);
 }
 
 /* All that the machine may use, each fd with its place. */
@@ -267,10 +363,8 @@ static int hello(const struct um_runner *w, struct um_packet *p, const struct en
 	int r = 0;
 
 	p->msg = (struct um_msg){.magic = UM_MAGIC, .type = UM_HELLO};
-	if (w->kind->kvm) {
-		um_packet_add(p, w->kvm_fd, UM_FD_KVM);
+	if (w->kind->kvm && image->state < 0)
 		um_packet_add(p, w->kernel_fd, UM_FD_KERNEL);
-	}
 	um_packet_add(p, agent, UM_FD_AGENT);
 	um_packet_add(p, pagemap, UM_FD_PAGEMAP);
 	um_packet_add(p, m->top, UM_FD_TOP);
@@ -410,44 +504,20 @@ static void how_it_is(struct um *um, const char *id, int pidfd, int r, char *buf
 		         sigdescr_np(si.si_status));
 }
 
-static int um_stop(struct engine *engine, const char *id, pid_t pid, struct err *e)
-{
-	struct um *um = (struct um *)engine;
-	const struct cg_host *cg = jail_cgroups(um->jail);
-	autoclose int pidfd = pid > 0 ? pidfd_open(pid, 0) : -1;
-	siginfo_t si;
-	int r;
-
-	if (pidfd >= 0)
-		pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
-	r = cg_kill(cg, id, STOP_TIMEOUT_MS);
-	if (r == 0)
-		r = cg_remove(cg, id, STOP_TIMEOUT_MS);
-	if (r == 0 && pidfd >= 0)
-		waitid(P_PIDFD, (id_t)pidfd, &si,
-		       WEXITED); /* if it is our child, and not reaped yet */
-	if (r < 0)
-		return err_set(e, -r, "stop_failed", "machine %s does not end (%s)", id,
-		               strerror(-r));
-	return 0;
-}
-
 /* What a start makes, and the host closes again when the machine has it. */
 struct start_fds {
-	int control, agent, pagemap;
+	int agent;
 	int tops[ENGINE_DISKS_MAX];
 };
 
 static void start_fds_fini(struct start_fds *f)
 {
-	closep(&f->control);
 	closep(&f->agent);
-	closep(&f->pagemap);
 	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++)
 		closep(&f->tops[d]);
 }
 
-/* Sockets, and empty tops for memory and disks. */
+/* The agent's socket, and empty tops for memory and disks. */
 static int make_files(const struct engine_start *s, struct engine_machine *m, struct start_fds *f)
 {
 	char name[32];
@@ -455,8 +525,6 @@ static int make_files(const struct engine_start *s, struct engine_machine *m, st
 
 	m->dirfd = fcntl(s->dirfd, F_DUPFD_CLOEXEC, 3);
 	r = m->dirfd < 0 ? -errno : engine_image_copy(s->image, &m->image);
-	if (r == 0)
-		r = sock_listen(s->dirfd, "control", SOCK_SEQPACKET, &f->control);
 	if (r == 0)
 		r = sock_listen(s->dirfd, "agent", SOCK_STREAM, &f->agent);
 	if (r == 0)
@@ -477,7 +545,8 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	struct um *um = (struct um *)engine;
 	const struct um_runner *w = runner_of(um, s->image);
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
-	AUTO(start_fds_fini) struct start_fds f = {.control = -1, .agent = -1, .pagemap = -1};
+	AUTO(start_fds_fini) struct start_fds f = {.agent = -1};
+	AUTO(process_fini) struct process process = PROCESS_EMPTY;
 	struct um_packet p;
 	struct um_msg answer;
 	char how[96], why[160];
@@ -504,16 +573,13 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	m.image.state = -1;
 	m.image.kind = &um->kinds[w - um->runners];
 
-	r = spawn(um, s, f.control, &m, e);
+	r = get_process(um, w, s, &process, e);
 	if (r < 0)
 		return r;
-	r = wait_for_exec(m.pid, w->program_fd);
-	if (r == 0)
-		r = f.pagemap = open_pagemap(m.pid);
-	if (r >= 0)
-		r = sock_connect(s->dirfd, "control", SOCK_SEQPACKET, &m.control);
-	if (r == 0)
-		r = hello(w, &p, s, &m, f.agent, f.pagemap, f.tops);
+	m.pid = process.pid;
+	m.pidfd = take_fd(&process.pidfd);
+	m.control = take_fd(&process.control);
+	r = hello(w, &p, s, &m, f.agent, process.pagemap, f.tops);
 	if (r == 0)
 		r = um_call(m.control, m.pidfd, &p, START_TIMEOUT_MS, &answer);
 	if (r == 0 && answer.type != UM_READY)
@@ -597,7 +663,7 @@ static void um_free(struct engine *engine)
 	struct um *um = (struct um *)engine;
 
 	while (um->prepared)
-		free_prepared(take_prepared(um, um->prepared->id));
+		um_forget(engine, um->prepared->id);
 	pthread_mutex_destroy(&um->lock);
 	for (size_t i = 0; i < ARRAY_LEN(um->runners); i++)
 		um_runner_fini(&um->runners[i]);

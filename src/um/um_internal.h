@@ -31,7 +31,6 @@ struct um_runner {
 	struct jail_filter filter;
 	int program_fd;
 	int kvm_fd, kernel_fd; /* of a kind with kvm; else -1 */
-	int vm_fd;             /* kvm_hold(); -1 until a machine is made ahead */
 	char build[65];        /* identity of the guest kernel */
 };
 

@@ -14,7 +14,7 @@ enum {
 	UM_FD_PAGEMAP = 6,
 	UM_FD_TOP = 7,
 	UM_FD_STATE = 8,
-	UM_FD_KVM = 9,     /* panda-vmm: /dev/kvm, */
+	UM_FD_KVM = 9,     /* panda-vmm: /dev/kvm, which it has from its start, */
 	UM_FD_KERNEL = 10, /* and the kernel that a cold boot loads */
 	UM_FD_NET = 13,    /* a tap; none: no network in this life */
 	UM_FD_COPY = 14,   /* while a volume is copied: the file to fill, */

@@ -328,7 +328,7 @@ int machine_boot(struct machine *m, const struct machine_spec *s, const char **r
 	m->lives = 1;
 	m->ram = (struct ram){
 	    .layer_slot = UM_FD_LAYER, .top_slot = UM_FD_TOP, .pagemap_slot = UM_FD_PAGEMAP};
-	r = vm_make(&m->vm, UM_FD_KVM, load_cold, &cold, ret_what);
+	r = vm_create_while(&m->vm, UM_FD_KVM, load_cold, &cold, ret_what);
 	if (r == 0)
 		r = machine_devices(m, s, ret_what);
 	if (r == 0)

@@ -3,11 +3,12 @@
  *
  *   panda-vmm mem=<KiB>K cpus=<1..8> [cpu=<baseline>] WORD...
  *                 boots; the words are the kernel's command line, the baseline one of x86/cpuid.c
- *   panda-vmm     goes on from a state that the first message brings
+ *   panda-vmm [ahead]
+ *                 goes on from a state that the first message brings; ahead: which will come later
  *
- * Everything it uses comes as an fd: 1 and 2 are its log, 3 is the control socket it listens on,
- * and the first message there brings the rest (um/um_wire.h). It opens nothing. Ends with 0 after a
- * power-off, 3 after a reset, 4 after a panic; 2: it could not start, 5: something broke.
+ * Everything it uses comes as an fd: 1 and 2 are its log, 3 is the control socket it listens on, 9
+ * is /dev/kvm, and the first message brings the rest (um/um_wire.h). It opens nothing. Ends with 0
+ * after a power-off, 3 after a reset, 4 after a panic; 2: it could not start, 5: something broke.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -86,7 +87,9 @@ int main(int argc, char **argv)
 	struct machine *m = &machine;
 	char cmdline[BOOT_CMDLINE_MAX];
 	struct machine_spec spec = {0};
-	const char *what = "usage: panda-vmm [mem=<KiB>K cpus=<1..8> [cpu=<baseline>] WORD...]";
+	const char *what =
+	    "usage: panda-vmm [ahead | mem=<KiB>K cpus=<1..8> [cpu=<baseline>] WORD...]";
+	bool ahead = argc == 2 && !strcmp(argv[1], "ahead");
 	struct control *control;
 	struct um_msg hello;
 	uint64_t lost = 0;
@@ -94,8 +97,13 @@ int main(int argc, char **argv)
 	int conn, r;
 
 	be_mortal();
-	if (argc > 1 && !parse_args(argc, argv, &spec, cmdline, sizeof(cmdline)))
+	if (argc > 1 && !ahead && !parse_args(argc, argv, &spec, cmdline, sizeof(cmdline)))
 		machine_end(m, VM_BAD_START, what);
+	if (ahead) {
+		r = vm_create(&m->vm, UM_FD_KVM, &what);
+		if (r < 0)
+			goto fail;
+	}
 	what = "no greeting on the control socket";
 	r = control_hello(UM_FD_CTL, &hello, &conn);
 	if (r < 0)
@@ -112,7 +120,7 @@ int main(int argc, char **argv)
 		goto fail;
 	if (control_has(&hello, UM_FD_STATE))
 		r = machine_restore(m, &spec, &lost, &what);
-	else if (argc > 1)
+	else if (spec.cpus)
 		r = machine_boot(m, &spec, &what);
 	else
 		r = -EINVAL, what = "neither a state nor a command line";

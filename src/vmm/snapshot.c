@@ -344,7 +344,7 @@ static int load(struct machine *m, const struct machine_spec *spec, struct state
 	if (r == 0)
 		r = vm_load_cpuid(s, &cpuid);
 	if (r == 0)
-		r = vm_make(&m->vm, UM_FD_KVM, load_memory, &memory, ret_what);
+		r = vm_create_while(&m->vm, UM_FD_KVM, load_memory, &memory, ret_what);
 	if (r < 0)
 		return r;
 	m->lives = h->lives + 1;

@@ -126,28 +126,38 @@ static void *do_meanwhile(void *arg)
 	return NULL;
 }
 
-/* The thread is not the one that makes it: where there is one cpu, a new one waits for its turn. */
-int vm_make(struct vm *vm, int kvm, int (*meanwhile)(void *arg, const char **ret_what), void *arg,
-            const char **ret_what)
+int vm_create(struct vm *vm, int kvm, const char **ret_what)
 {
-	struct meanwhile m = {.fn = meanwhile, .arg = arg};
-	pthread_t thread;
-	int r;
-
 	*vm = (struct vm){.kvm = kvm, .fd = -1};
 	*ret_what = "this is no /dev/kvm";
 	if (ioctl(kvm, KVM_GET_API_VERSION, 0) != KVM_API_VERSION)
 		return -ENODEV;
 	*ret_what = "cannot make a virtual machine";
-	r = begin_thread(&thread, do_meanwhile, &m);
-	if (r < 0)
-		return r;
 	do
 		vm->fd = vm_high_fd(ioctl(kvm, KVM_CREATE_VM, 0));
 	while (vm->fd == -EINTR);
+	vm->made = vm->fd >= 0;
+	return MIN(vm->fd, 0);
+}
+
+/* The thread is not the one that makes it: where there is one cpu, a new one waits for its turn. */
+int vm_create_while(struct vm *vm, int kvm, int (*meanwhile)(void *arg, const char **ret_what),
+                    void *arg, const char **ret_what)
+{
+	struct meanwhile m = {.fn = meanwhile, .arg = arg};
+	pthread_t thread;
+	int r;
+
+	if (vm->made)
+		return meanwhile(arg, ret_what);
+	*ret_what = "cannot start a thread";
+	r = begin_thread(&thread, do_meanwhile, &m);
+	if (r < 0)
+		return r;
+	r = vm_create(vm, kvm, ret_what);
 	pthread_join(thread, NULL);
-	if (vm->fd < 0)
-		return vm->fd;
+	if (r < 0)
+		return r;
 	*ret_what = m.what;
 	return m.r;
 }

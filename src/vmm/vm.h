@@ -53,6 +53,7 @@ struct vm_calls {
 
 struct vm {
 	int kvm, fd;
+	bool made; /* fd is a VM */
 	struct vm_calls calls;
 	const struct mem *mem;
 	unsigned cpus;
@@ -73,14 +74,17 @@ struct vm_spec {
 	const struct cpuid *saved;
 };
 
-/*
- * Makes the VM. KVM takes milliseconds for it and waits for most of them, so meanwhile(arg) is
- * called, on a thread; its error is ours. kvm: /dev/kvm. *ret_what: what failed, a constant.
- */
-int vm_make(struct vm *vm, int kvm, int (*meanwhile)(void *arg, const char **ret_what), void *arg,
-            const char **ret_what);
+/* Makes the VM. kvm: /dev/kvm. *ret_what: what failed, a constant. */
+int vm_create(struct vm *vm, int kvm, const char **ret_what);
 
-/* Makes the rest, vcpus too, all at rest. After vm_make(). */
+/*
+ * The same, unless it is made. KVM takes milliseconds for it and waits for most of them, so
+ * meanwhile(arg) is called, on a thread; its error is ours. vm is zeroed, or made ahead.
+ */
+int vm_create_while(struct vm *vm, int kvm, int (*meanwhile)(void *arg, const char **ret_what),
+                    void *arg, const char **ret_what);
+
+/* Makes the rest, vcpus too, all at rest. After vm_create_while(). */
 int vm_init(struct vm *vm, const struct mem *mem, const struct vm_spec *spec,
             const struct vm_calls *calls, const char **ret_what);
 

@@ -82,11 +82,15 @@ void bed_clear(struct bed *b)
 	run_native(rm, b->cpu, NULL, 0);
 }
 
-int bed_prepare(struct bed *b, struct err *e)
+int bed_prepare(struct bed *b, unsigned wait_ms, struct err *e)
 {
+	int r;
+
 	machine_new_id(b->id);
 	b->prepared = true;
-	return b->engine->prepare(b->engine, b->id, e);
+	r = machine_prepare(&b->ms, b->id, e);
+	usleep(wait_ms * 1000);
+	return r;
 }
 
 int bed_start(struct bed *b, const struct engine_image *i, int cpu, struct machine_info *ret,
@@ -97,6 +101,7 @@ int bed_start(struct bed *b, const struct engine_image *i, int cpu, struct machi
 
 	if (!b->prepared)
 		machine_new_id(b->id);
+	s.prepared = b->prepared;
 	b->prepared = false;
 	return machine_start(&b->ms, &s, NULL, i->state < 0 ? 1 : 2, ret, e);
 }

@@ -43,8 +43,9 @@ int bed_cold(struct bed *b, unsigned mib, struct engine_image *ret, struct err *
 /* A template as users would bake one: booted, warmed up, saved to disk, loaded into b->warm. */
 int bed_bake(struct bed *b, struct err *e);
 
-/* Has the jail of the next machine made ahead, as a daemon does while it has nothing else to do. */
-int bed_prepare(struct bed *b, struct err *e);
+/* Has the process of the next machine made ahead, as a daemon does while nobody asks for one: so
+ * long that it is ready. */
+int bed_prepare(struct bed *b, unsigned wait_ms, struct err *e);
 /* A new machine, wherever there is room when cpu < 0. */
 int bed_start(struct bed *b, const struct engine_image *i, int cpu, struct machine_info *ret,
               struct err *e);

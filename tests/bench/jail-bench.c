@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -140,29 +141,25 @@ static void bench_uid(void)
 }
 
 enum what {
-	PREPARE,
 	SPAWN,
+	LIMIT,
 	RUN,
 	CLEAN,
 };
 
 /* One machine from nothing to nothing; the time of one part of that. */
-static uint64_t round_of(bool ahead, enum what what)
+static uint64_t round_of(enum what what)
 {
-	char *argv[] = {"jail-child", "exit", NULL}, *envp[] = {NULL};
-	struct jail_prep *prep = NULL;
+	char *argv[] = {"jail-child", "wait", NULL}, *envp[] = {NULL};
 	struct jail_uid u;
 	struct jail_spec spec = {
 	    .id = "bench",
 	    .exe_fd = exe,
 	    .argv = argv,
 	    .envp = envp,
-	    .limits = {.memory_max = 64 << 20, .cpu_max_percent = 100, .pids_max = 64},
-	    .pin = true,
 	    .no_aslr = true,
 	    .filter = &filter,
 	    .want = JAIL_ALL,
-	    .prep = &prep,
 	};
 	uint64_t at[5];
 	struct err e = {0};
@@ -170,16 +167,20 @@ static uint64_t round_of(bool ahead, enum what what)
 	pid_t pid;
 
 	at[0] = mono_ns();
-	if (ahead && jail_prepare(jail, spec.id, &prep, &e) < 0)
-		die("jail_prepare", &e);
-	at[1] = mono_ns();
 	if (jail_uid_take(jail, &u, &e) < 0)
 		die("jail_uid_take", &e);
 	spec.uid = spec.gid = u.uid;
 	if (jail_spawn(jail, &spec, &pidfd, &pid, &e) < 0)
 		die("jail_spawn", &e);
 	jail_uid_drop(&u);
+	at[1] = mono_ns();
+	spec.limits =
+	    (struct cg_limits){.memory_max = 64 << 20, .cpu_max_percent = 100, .pids_max = 64};
+	spec.pin = true;
+	if (jail_limit(jail, &spec, pid, &e) < 0)
+		die("jail_limit", &e);
 	at[2] = mono_ns();
+	pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
 	if (waitid(P_PIDFD, (id_t)pidfd, &(siginfo_t){0}, WEXITED) < 0)
 		die("waitid", NULL);
 	at[3] = mono_ns();
@@ -190,10 +191,10 @@ static uint64_t round_of(bool ahead, enum what what)
 	return at[what + 1] - at[what];
 }
 
-static void bench_round(const char *name, bool ahead, enum what what)
+static void bench_round(const char *name, enum what what)
 {
 	for (unsigned i = 0; i < rounds; i++)
-		took[i] = round_of(ahead, what);
+		took[i] = round_of(what);
 	print(name);
 }
 
@@ -212,9 +213,9 @@ static void bench_cpu(void)
 	uint64_t t = cpu_us(RUSAGE_SELF) + cpu_us(RUSAGE_CHILDREN);
 
 	for (unsigned i = 0; i < rounds; i++)
-		round_of(true, SPAWN);
+		round_of(SPAWN);
 	t = cpu_us(RUSAGE_SELF) + cpu_us(RUSAGE_CHILDREN) - t;
-	printf("%-44s %8s %8.1f   (mean)\n", "cpu time of a whole life, prepare to remove", "",
+	printf("%-44s %8s %8.1f   (mean)\n", "cpu time of a whole life, spawn to remove", "",
 	       (double)t / rounds);
 }
 
@@ -244,7 +245,7 @@ static void bench_heavy_parent(void)
 	if (big == MAP_FAILED)
 		die("mmap", NULL);
 	memset(big, 1, BIG_PARENT);
-	bench_round("jail_spawn, prepared, 512 MiB parent", true, SPAWN);
+	bench_round("jail_spawn, 512 MiB parent", SPAWN);
 	munmap(big, BIG_PARENT);
 	getrlimit(RLIMIT_NOFILE, &l);
 	l.rlim_cur = l.rlim_max;
@@ -252,7 +253,7 @@ static void bench_heavy_parent(void)
 	for (int i = 0; i < MANY_FDS; i++)
 		if (fcntl(0, F_DUPFD_CLOEXEC, 300) < 0)
 			die("dup", NULL);
-	bench_round("jail_spawn, prepared, 4000 fds open", true, SPAWN);
+	bench_round("jail_spawn, 4000 fds open", SPAWN);
 	for (int fd = 300; fd < 300 + MANY_FDS + 16; fd++)
 		close(fd);
 }
@@ -314,11 +315,10 @@ int main(int argc, char **argv)
 	bench_cgroups();
 	bench_uid();
 	bench_plain();
-	bench_round("jail_prepare", true, PREPARE);
-	bench_round("jail_spawn, prepared (with uid)", true, SPAWN);
-	bench_round("jail_spawn, not prepared (with uid)", false, SPAWN);
-	bench_round("run and reap", true, RUN);
-	bench_round("remove groups", true, CLEAN);
+	bench_round("jail_spawn (with uid)", SPAWN);
+	bench_round("jail_limit", LIMIT);
+	bench_round("kill and reap", RUN);
+	bench_round("remove groups", CLEAN);
 	bench_heavy_parent();
 	bench_cpu();
 	clean_up();

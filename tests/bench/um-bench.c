@@ -39,10 +39,11 @@ enum {
 /* How often each thing is done: enough for its p50 (or p99), and no more. */
 struct rounds {
 	unsigned boot, restore, fork, dirty, exec, work, idle_s;
+	unsigned ready_ms; /* a process that was made ahead is ready by then */
 };
-static const struct rounds full = {10, 200, 30, 4, 200, 9, 10};
-static const struct rounds quick = {3, 30, 8, 2, 50, 3, 3};
-static const struct rounds few = {3, 20, 5, 1, 10, 1, 3};
+static const struct rounds full = {10, 200, 30, 4, 200, 9, 10, 3};
+static const struct rounds quick = {3, 30, 8, 2, 50, 3, 3, 3};
+static const struct rounds few = {3, 20, 5, 1, 10, 1, 3, 100};
 static const struct rounds *rounds = &full;
 
 /*
@@ -159,7 +160,7 @@ static void put_births(const char *name, const struct births *s)
 	}
 }
 
-/* With the jail made ahead, and now and then without, for the difference. */
+/* With the process made ahead, and now and then without, for the difference. */
 static int bench_restore(struct bed *b, struct err *e)
 {
 	struct births ahead = {0}, bare = {0};
@@ -167,7 +168,7 @@ static int bench_restore(struct bed *b, struct err *e)
 
 	for (unsigned n = 0; r == 0 && n < rounds->restore; n++) {
 		wipe();
-		r = bed_prepare(b, e);
+		r = bed_prepare(b, rounds->ready_ms, e);
 		if (r == 0)
 			r = birth(b, &b->warm, mono_ns(), &ahead, e);
 		if (r == 0 && n % 4 == 0)
@@ -188,7 +189,7 @@ static int fork_one(struct bed *b, const char *parent, struct births *s, struct 
 	int r;
 
 	wipe();
-	r = bed_prepare(b, e);
+	r = bed_prepare(b, rounds->ready_ms, e);
 	if (r < 0)
 		return r;
 	t = mono_ns();

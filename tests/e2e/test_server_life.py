@@ -1,7 +1,11 @@
 """The life of sandboxes through the API: who lives how long, and what comes back."""
+import concurrent.futures
+import os
+import signal
 import subprocess
 import time
 
+import pytest
 from conftest import TOP, wait_for
 from server import patience
 
@@ -200,3 +204,45 @@ def test_pandad_ends_and_comes_back_with_all_its_sandboxes(new_pandad):
     p.do("POST", f"/v1/sandboxes/{paused}/resume")
     for id in paused, asleep:
         assert p.sh(id, "cat /dev/shm/x")["stdout"] == "mine\n"
+
+
+def waiting(p):
+    """{id: pid} of the processes that were made ahead, all eight of them."""
+    def all_of_them():
+        pids = {id: pids for id, pids in p.processes(all=True).items() if id in p.waiting()}
+        return len(pids) == 8 and all(len(v) == 1 for v in pids.values()) and {id: v.pop() for id, v in pids.items()}
+    return wait_for("eight processes made ahead", all_of_them)
+
+
+def test_a_sandbox_gets_the_process_that_was_made_ahead(new_pandad):
+    p = new_pandad()
+    ahead = waiting(p)
+    id = p.create()
+    assert ahead[id] in p.processes()[id]
+    ahead = waiting(p)
+    child = p.do("POST", f"/v1/sandboxes/{id}/fork", {"count": 1})["children"][0]
+    assert ahead[child] in p.processes()[child]
+
+
+@pytest.mark.parametrize("end", ["stop", "kill9"])
+def test_processes_that_were_made_ahead_end_with_pandad_and_no_others(new_pandad, end):
+    p = new_pandad()
+    id = p.create()
+    ahead = waiting(p)
+    assert id not in ahead
+    getattr(p, end)()
+    wait_for("those that wait to end by themselves", lambda: set(p.processes(all=True)) == {id})
+    p.start()
+    assert not set(ahead) & set(waiting(p))
+    assert p.sh(id, "echo here")["stdout"] == "here\n"
+
+
+def test_a_process_made_ahead_that_died_is_replaced(new_pandad):
+    p = new_pandad()
+    for pid in waiting(p).values():
+        os.kill(pid, signal.SIGKILL)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(lambda _: p.create(), range(8)))
+    for id in ids:
+        assert p.sh(id, "echo here")["stdout"] == "here\n"
+    assert set(p.processes()) == set(ids)

@@ -3,6 +3,7 @@ panda-vmm alone, without Linux in it: tiny guests (vmm_guest.S), and the control
 this file. What Linux machines do with it is in the other files, with PANDA_ENGINE=kvm.
 """
 import array
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -38,22 +39,28 @@ def wait_for(what, seconds=60):
 
 
 class Vmm:
-    """One machine of 64 MiB, booted from a guest or restored from what snapshot() gave."""
+    """One machine of 64 MiB, booted from a guest or restored from what snapshot() gave; ahead: its process has waited for that."""
 
-    def __init__(self, where, guest=None, image=None):
+    def __init__(self, where, guest=None, image=None, ahead=False):
         where.mkdir()
         self.where, self.layers = where, list(image["layers"]) if image else []
         control, agent = (self.listen(name, kind) for name, kind in
                           (("control", socket.SOCK_SEQPACKET), ("agent", socket.SOCK_STREAM)))
         self.top = self.new_top()
-        argv = [VMM] + ([] if image else [f"mem={64 * 1024}K", "cpus=1", "x"])
+        argv = [VMM] + (["ahead"] if ahead else [] if image else [f"mem={64 * 1024}K", "cpus=1", "x"])
+        kvm = os.open("/dev/kvm", os.O_RDWR)
+        given = {fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100): slot for fd, slot in ((control.fileno(), 3), (kvm, SLOT["kvm"]))}
         with open(where / "console.log", "wb") as log:
-            self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[3],
-                                      preexec_fn=lambda: os.dup2(control.fileno(), 3))
+            self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=given.values(),
+                                      preexec_fn=lambda: [os.dup2(fd, slot) for fd, slot in given.items()])
         self.control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.connect(str(where / "control"))
+        if ahead:
+            wait_for(self.has_vm)
+            if not image:
+                return
         fds = {SLOT["agent"]: agent.fileno(), SLOT["pagemap"]: os.open(f"/proc/{self.p.pid}/pagemap", os.O_RDONLY),
-               SLOT["top"]: self.top, SLOT["kvm"]: os.open("/dev/kvm", os.O_RDWR)}
+               SLOT["top"]: self.top}
         if image:
             fds[SLOT["state"]] = image["state"]
         else:
@@ -61,6 +68,13 @@ class Vmm:
         fds |= {SLOT["layer"] + i: fd for i, fd in enumerate(self.layers)}
         self.send(HELLO, fds=fds)
         self.kind, self.arg = self.receive()
+
+    def has_vm(self):
+        for fd in pathlib.Path(f"/proc/{self.p.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it moves
+                if os.readlink(fd) == "anon_inode:kvm-vm":
+                    return True
+        return False
 
     def listen(self, name, kind):
         s = socket.socket(socket.AF_UNIX, kind)
@@ -132,8 +146,8 @@ def make(tmp_path):
                            check=True)
         return exe
 
-    def start(image=None, **define):
-        made.append(Vmm(tmp_path / f"m{len(made)}", guest=None if image else build(**define), image=image))
+    def start(image=None, ahead=False, **define):
+        made.append(Vmm(tmp_path / f"m{len(made)}", guest=build(**define) if define else None, image=image, ahead=ahead))
         return made[-1]
 
     yield start
@@ -154,6 +168,21 @@ def test_parent_and_child_count_on_from_the_same_number(make):
         assert n == list(range(n[0], n[0] + len(n))), "not a number was lost or came twice"
     grandchild = make(child.snapshot())
     assert grandchild.counts_on()[0] >= child.numbers()[0]
+
+
+def test_a_process_that_waits_becomes_a_machine(make):
+    parent = make(COUNTER=1)
+    before = parent.counts_on()[-1]
+    child = make(parent.snapshot(), ahead=True)
+    assert child.kind == READY
+    assert child.counts_on()[0] > before
+
+
+def test_a_process_that_waits_ends_with_who_made_it(make):
+    m = make(ahead=True)
+    assert m.p.poll() is None
+    m.control.close()
+    assert m.p.wait(60) == 2
 
 
 def test_a_chain_of_many_snapshots_stays_short(make):

@@ -641,32 +641,50 @@ static void either_kind_of_tree_alone_can_kill(void **state)
 	}
 }
 
-static void a_prepared_jail_is_used_up(void **state)
+static void an_id_that_is_taken_is_refused(void **state)
 {
-	struct jail_prep *prep = NULL, *twice = NULL;
 	autofree char *t = NULL;
+	struct box b, c;
+
+	box_init(&b, "wait", NULL);
+	box_start(&b);
+	t = box_read(&b, "last=ok");
+	box_init(&c, "exit", NULL);
+	c.spec.id = b.id;
+	assert_int_equal(box_spawn(&c), -EEXIST);
+	assert_string_equal(c.e.kind, "machine_exists");
+	assert_int_equal(kill(b.pid, 0), 0); /* it is still there, with its group */
+	box_fini(&c);
+	box_fini(&b);
+}
+
+static void one_that_was_made_ahead_is_limited_later(void **state)
+{
+	autofree char *t = NULL, *status = NULL, *v1 = NULL, *v2 = NULL;
 	struct box b;
 
-	box_init(&b, "report", NULL);
-	assert_int_equal(jail_prepare(jail, b.id, &prep, &b.e), 0);
-	assert_int_equal(jail_prepare(jail, b.id, &twice, &b.e), -EEXIST);
-	assert_string_equal(b.e.kind, "machine_exists");
-	b.spec.prep = &prep;
-	b.spec.id = "somebody-else";
-	assert_int_equal(jail_spawn(jail, &b.spec, &b.pidfd, &b.pid, &b.e), -EINVAL);
-	assert_non_null(prep);
-	b.spec.id = b.id;
+	if (lacks(JAIL_CG_CPU, "cpu controller"))
+		return;
+	box_init(&b, "wait", NULL);
+	b.spec.limits = (struct cg_limits){0};
 	box_start(&b);
-	assert_null(prep);
-	t = box_read(&b, NULL);
-	assert_says(t, "net_others", "0");
-	box_wait(&b);
-	box_fini(&b);
+	t = box_read(&b, "last=ok");
+	b.spec.limits = (struct cg_limits){.cpu_max_percent = 70, .pids_max = 19};
+	b.spec.pin = true;
+	assert_int_equal(jail_limit(jail, &b.spec, b.pid, &b.e), 0);
+	v1 = group_file(b.id, "cpu.cfs_quota_us");
+	v2 = group_file(b.id, "cpu.max");
+	assert_string_equal(v1 ? v1 : v2, v1 ? "70000\n" : "70000 100000\n");
+	status = proc_file(b.pid, "status");
+	assert_says(status, "Cpus_allowed_list", "0");
 
-	/* not used: nothing stays */
-	box_init(&b, "report", NULL);
-	assert_int_equal(jail_prepare(jail, b.id, &prep, &b.e), 0);
-	jail_prep_free(prep);
+	b.spec.limits.memory_max = 4096;
+	assert_int_equal(jail_limit(jail, &b.spec, b.pid, &b.e), -EINVAL);
+	assert_string_equal(b.e.kind, "bad_spec");
+	b.spec.limits.memory_max = 0;
+	b.spec.id = "somebody-else";
+	assert_int_equal(jail_limit(jail, &b.spec, b.pid, &b.e), -ENOENT);
+	assert_string_equal(b.e.kind, "jail_failed");
 	box_fini(&b);
 }
 
@@ -1164,7 +1182,8 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(killing_the_first_process_kills_all),
 	    cmocka_unit_test(a_group_can_be_killed_without_knowing_pids),
 	    cmocka_unit_test(either_kind_of_tree_alone_can_kill),
-	    cmocka_unit_test(a_prepared_jail_is_used_up),
+	    cmocka_unit_test(an_id_that_is_taken_is_refused),
+	    cmocka_unit_test(one_that_was_made_ahead_is_limited_later),
 	    cmocka_unit_test(a_failed_start_leaves_nothing),
 	    cmocka_unit_test(a_uid_is_taken_exactly_while_its_machine_lives),
 	    cmocka_unit_test(threads_may_start_machines_at_once),
