@@ -333,30 +333,44 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
 	return machine_snapshot_with(ms, id, NULL, NULL, ret, info, e);
 }
 
-static void rehearse(struct machines *ms, const char *id)
+/* Starts one from the image, has it do what each will do first, and seals it. */
+static int rehearse(struct machines *ms, const struct engine_image *image, struct engine_image *ret)
 {
-	AUTO(engine_image_fini) struct engine_image nobodys = ENGINE_IMAGE_EMPTY;
 	char *const argv[] = {"/bin/sh", "-c", "/bin/true", NULL};
 	struct guest_exec x = {.argv = argv};
-	struct machine_info info;
+	struct engine_start s = {.image = image, .cpu = -1};
+	char id[ENGINE_ID_MAX + 1];
 	struct guest_exit done;
 	struct guest *g = NULL;
+	int r;
 
-	if (machine_look(ms, id, &info, NULL) < 0 || !info.kind || !info.kind->copies_ahead)
-		return;
-	if (machine_snapshot(ms, id, &nobodys, NULL, NULL) < 0 ||
-	    machine_guest(ms, id, &g, NULL) < 0)
-		return;
+	machine_new_id(id);
+	s.id = id;
+	r = machine_start_guest(ms, &s, NULL, 2, NULL, &g, NULL);
+	if (r < 0)
+		return r;
 	guest_set_deadline(g, GUEST_ANSWER_MS);
-	guest_exec_wait(g, &x, &done, NULL);
+	r = guest_exec_wait(g, &x, &done, NULL);
 	guest_free(g);
 	usleep(REHEARSED_MS * 1000);
+	if (r == 0)
+		r = machine_snapshot(ms, id, ret, NULL, NULL);
+	machine_remove(ms, id, NULL);
+	return r;
 }
 
 int machine_bake(struct machines *ms, const char *id, struct engine_image *ret, struct err *e)
 {
-	rehearse(ms, id);
-	return machine_snapshot(ms, id, ret, NULL, e);
+	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
+	int r = machine_snapshot(ms, id, &image, NULL, e);
+
+	if (r < 0)
+		return r;
+	if (image.kind->copies_ahead && rehearse(ms, &image, ret) == 0)
+		return 0;
+	*ret = image;
+	image = (struct engine_image)ENGINE_IMAGE_EMPTY;
+	return 0;
 }
 
 /* Seals and, while the machine stands still, lets the caller look after its volumes. */

@@ -94,9 +94,9 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
                      struct engine_snapshot_info *info, struct err *e);
 
 /*
- * A snapshot that many will start from. Before it, where the kind copies_ahead, the machine does
- * what each of them will do first, a command, above a snapshot that nobody keeps: what it writes
- * meanwhile is a layer of its own then. That this failed is no harm.
+ * A snapshot that many will start from. Where the kind copies_ahead, it is one of a machine that
+ * was itself started from such a snapshot and has run a command, as each of them will: what is
+ * written first in such a life is a layer of its own then. That this failed is no harm.
  */
 int machine_bake(struct machines *ms, const char *id, struct engine_image *ret, struct err *e);
 
