@@ -343,16 +343,16 @@ static bool fits(struct um *um, const struct um_runner *w, const struct engine_s
 	       jail_limit(um->jail, &want, p->pid, NULL) == 0;
 }
 
-/* A process for this machine: the one that was made ahead for it, or a new one. */
-static int get_process(struct um *um, const struct um_runner *w, const struct engine_start *s,
-                       struct process *ret, struct err *e)
+/* The process that was made ahead for this machine, if there is one and it fits. */
+static bool take_fitting(struct um *um, const struct um_runner *w, const struct engine_start *s,
+                         struct process *ret)
 {
-	if (take_prepared(um, s->id, ret)) {
-		if (fits(um, w, s, ret))
-			return 0;
-		end_process(um, s->id, ret);
-	}
-	return launch(um, w, s->id, s->dirfd, s, ret, e);
+	if (!take_prepared(um, s->id, ret))
+		return false;
+	if (fits(um, w, s, ret))
+		return true;
+	end_process(um, s->id, ret);
+	return false;
 }
 
 /* All that the machine may use, each fd with its place. */
@@ -539,14 +539,27 @@ static int make_files(const struct engine_start *s, struct engine_machine *m, st
 	return r;
 }
 
-static int um_start(struct engine *engine, const struct engine_start *s, struct engine_machine *ret,
-                    struct err *e)
+static void remove_files(const struct engine_start *s)
 {
-	struct um *um = (struct um *)engine;
-	const struct um_runner *w = runner_of(um, s->image);
+	char name[32];
+
+	unlinkat(s->dirfd, "agent", 0);
+	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++) {
+		um_disk_name(name, d, 0);
+		unlinkat(s->dirfd, name, 0);
+	}
+}
+
+/*
+ * A process that waits becomes the machine. On failure it is gone, with all files of the machine;
+ * -ESRCH: it has ended.
+ */
+static int become(struct um *um, const struct engine_start *s, struct process *process,
+                  struct engine_machine *ret, struct err *e)
+{
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	AUTO(start_fds_fini) struct start_fds f = {.agent = -1};
-	AUTO(process_fini) struct process process = PROCESS_EMPTY;
+	const struct um_runner *w = process->runner;
 	struct um_packet p;
 	struct um_msg answer;
 	char how[96], why[160];
@@ -554,40 +567,30 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 
 	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++)
 		f.tops[d] = -1;
-	r = check_image(s->image, e);
-	if (r == 0)
-		r = check_volumes(s, e);
-	if (r == 0)
-		r = check_net(s, e);
-	if (r < 0)
-		return r;
-	if (strlen(s->id) > ENGINE_ID_MAX)
-		return err_set(e, EINVAL, "bad_id", "machine ids have at most %d letters",
-		               ENGINE_ID_MAX);
 	snprintf(m.id, sizeof(m.id), "%s", s->id);
 	r = make_files(s, &m, &f);
-	if (r < 0)
+	if (r < 0) {
+		remove_files(s);
+		end_process(um, s->id, process);
 		return err_set(e, -r, "machine_dir", "cannot prepare machine %s: %s", s->id,
 		               strerror(-r));
+	}
 	closep(&m.image.state);
 	m.image.state = -1;
 	m.image.kind = &um->kinds[w - um->runners];
-
-	r = get_process(um, w, s, &process, e);
-	if (r < 0)
-		return r;
-	m.pid = process.pid;
-	m.pidfd = take_fd(&process.pidfd);
-	m.control = take_fd(&process.control);
-	r = hello(w, &p, s, &m, f.agent, process.pagemap, f.tops);
+	m.pid = process->pid;
+	m.pidfd = take_fd(&process->pidfd);
+	m.control = take_fd(&process->control);
+	r = hello(w, &p, s, &m, f.agent, process->pagemap, f.tops);
 	if (r == 0)
 		r = um_call(m.control, m.pidfd, &p, START_TIMEOUT_MS, &answer);
 	if (r == 0 && answer.type != UM_READY)
 		r = -EPROTO;
 	if (r < 0) {
 		how_it_is(um, s->id, m.pidfd, r, how, sizeof(how));
-		um_stop(engine, s->id, m.pid, NULL);
+		um_stop(&um->engine, s->id, m.pid, NULL);
 		last_words(s->dirfd, why, sizeof(why));
+		remove_files(s);
 		return err_set(e, -r, s->image->state < 0 ? "boot_failed" : "restore_failed",
 		               "machine %s did not start (%s): %s", s->id, how, why);
 	}
@@ -601,6 +604,37 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	*ret = m;
 	m = (struct engine_machine)ENGINE_MACHINE_EMPTY;
 	return 0;
+}
+
+static int um_start(struct engine *engine, const struct engine_start *s, struct engine_machine *ret,
+                    struct err *e)
+{
+	struct um *um = (struct um *)engine;
+	const struct um_runner *w = runner_of(um, s->image);
+	AUTO(process_fini) struct process process = PROCESS_EMPTY;
+	int r;
+
+	r = check_image(s->image, e);
+	if (r == 0)
+		r = check_volumes(s, e);
+	if (r == 0)
+		r = check_net(s, e);
+	if (r < 0)
+		return r;
+	if (strlen(s->id) > ENGINE_ID_MAX)
+		return err_set(e, EINVAL, "bad_id", "machine ids have at most %d letters",
+		               ENGINE_ID_MAX);
+	if (take_fitting(um, w, s, &process)) {
+		r = become(um, s, &process, ret, e);
+		process_fini(&process);
+		process = (struct process)PROCESS_EMPTY;
+		if (r != -ESRCH)
+			return r;
+		/* It was about to end when it was taken; or the image is bad, and so it will be
+		 * once more. */
+	}
+	r = launch(um, w, s->id, s->dirfd, s, &process, e);
+	return r < 0 ? r : become(um, s, &process, ret, e);
 }
 
 static int um_adopt(struct engine *engine, const char *id, int dirfd, pid_t pid,
