@@ -2,181 +2,40 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/capability.h>
 #include <linux/if_tun.h>
 #include <linux/virtio_net.h>
 #include <net/if.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/io.h"
 #include "base/sock.h"
-#include "um/cpu.h"
-#include "um/kvm.h"
 #include "um/um_internal.h"
 
 enum {
-	START_TIMEOUT_MS = 30000, /* a cold boot on a busy host; a restore takes milliseconds */
 	STOP_TIMEOUT_MS = 10000,
 	GONE_MS = 100, /* between the last word of a process and its end */
-	PIDS_DEFAULT = 2048,
-	WORDS_MAX = 24, /* of a command line, as many as the longest kind has and some */
-	/* fds: beside the fixed slots each guest process has one, and so has each agent stream */
-	NOFILE = UM_FD_DYNAMIC + PIDS_DEFAULT + 256,
 };
 
 _Static_assert((int)UM_VOLUMES_MAX == (int)ENGINE_VOLUMES_MAX &&
                    (int)UM_DISKS_MAX == (int)ENGINE_DISKS_MAX,
                "core and the kernel disagree");
 
-/* Host memory a machine needs beside the guest's: page tables, stubs, the kernel's own image. The
- * guest's counts twice: what its sealed layers hold for forks, and what it wrote since. */
-#define MEMORY_ROOM ((uint64_t)64 << 20)
-#define FILE_ROOM   ((uint64_t)64 << 20)
-
-/* A machine process that waits for its greeting. It ends when this connection does without one. */
-struct process {
-	const struct um_runner *runner;
-	pid_t pid;
-	int pidfd, control, pagemap;
-};
-
-#define PROCESS_EMPTY                                                \
-	{                                                            \
-		.pid = -1, .pidfd = -1, .control = -1, .pagemap = -1 \
-	}
-
-struct prepared {
-	struct prepared *next;
-	struct process process;
-	char id[ENGINE_ID_MAX + 1];
-};
-
-struct um {
-	struct engine engine;
-	pthread_mutex_t lock;      /* of the next line */
-	struct prepared *prepared; /* processes made ahead */
-	struct jail *jail;
-	int run_dirfd;
-	unsigned want;
-	struct engine_kind kinds[ENGINE_KINDS_MAX]; /* the same order as: */
-	struct um_runner runners[ENGINE_KINDS_MAX];
-};
-
 static const struct um_runner *runner_of(const struct um *um, const struct engine_image *i)
 {
 	return &um->runners[i->kind ? i->kind - um->kinds : 0];
 }
 
-/*
- * A child that borrows our memory (vfork) lets us go on a moment before its exec gives it memory of
- * its own: what is opened of it then is ours. -ESRCH: it has ended.
- */
-static int wait_for_exec(pid_t pid, int program)
-{
-	uint64_t deadline = mono_ms() + START_TIMEOUT_MS;
-	struct stat want, st;
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
-	if (fstat(program, &want) < 0)
-		return -errno;
-	while (stat(path, &st) == 0 && mono_ms() < deadline) {
-		if (st.st_dev == want.st_dev && st.st_ino == want.st_ino)
-			return 0;
-		usleep(50);
-	}
-	return -ESRCH;
-}
-
-/*
- * Opened with CAP_SYS_ADMIN, a pagemap would tell the guest's kernel physical addresses of the
- * host; it needs no more than which pages were copied.
- */
-static int open_pagemap(pid_t pid)
-{
-	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct had[2], less[2];
-	char path[64];
-	bool have;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/pagemap", (int)pid);
-	have = syscall(SYS_capget, &head, had) == 0;
-	if (have) {
-		memcpy(less, had, sizeof(less));
-		less[CAP_TO_INDEX(CAP_SYS_ADMIN)].effective &= ~CAP_TO_MASK(CAP_SYS_ADMIN);
-		syscall(SYS_capset, &head, less);
-	}
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (have)
-		syscall(SYS_capset, &head, had);
-	return fd < 0 ? -errno : fd;
-}
-
-/*
- * No file of a machine is larger than its largest disk, or than a volume can be that is attached
- * later: a limit cannot be raised again everywhere. Whatever its kernel has become, no layer and no
- * volume grows past that. What it writes while it is saved is small beside it.
- */
-static uint64_t largest_file(const struct engine_start *s)
-{
-	uint64_t max = ENGINE_VOLUME_BYTES_MAX;
-
-	if (s) {
-		max = MAX(max, s->image->memory_size);
-		for (size_t d = 0; d < s->image->ndisks; d++)
-			max = MAX(max, s->image->disks[d].size);
-		for (size_t i = 0; i < ENGINE_VOLUMES_MAX; i++)
-			max = MAX(max, s->volumes[i].size);
-	}
-	return max + FILE_ROOM;
-}
-
-/* The jail of a machine; s is NULL when nobody knows yet which machine it will be. */
-static struct jail_spec jail_for(struct um *um, const struct um_runner *w, const char *id,
-                                 const struct engine_start *s)
-{
-	struct jail_spec spec = {
-	    .id = id,
-	    .exe_fd = w->program_fd,
-	    .limits.pids_max = s && s->pids_max ? s->pids_max : PIDS_DEFAULT,
-	    .nofile_max = NOFILE,
-	    .file_max = largest_file(s),
-	    .no_aslr = w->kind->no_aslr,
-	    .filter = &w->filter,
-	    .want = um->want,
-	};
-	int cpu = -1;
-
-	if (!s)
-		return spec;
-	spec.limits.memory_max =
-	    s->memory_limit ? s->memory_limit : 2 * s->image->memory_size + MEMORY_ROOM;
-	spec.limits.cpu_max_percent = s->cpu_max_percent;
-	if (s->cpu >= 0)
-		cpu = s->cpu;
-	else if (w->kind->one_cpu)
-		cpu = cpu_choose(um->run_dirfd);
-	spec.pin = cpu >= 0;
-	spec.cpu = spec.pin ? (unsigned)cpu : 0;
-	return spec;
-}
-
-static int um_stop(struct engine *engine, const char *id, pid_t pid, struct err *e)
+int um_stop(struct engine *engine, const char *id, pid_t pid, struct err *e)
 {
 	struct um *um = (struct um *)engine;
 	const struct cg_host *cg = jail_cgroups(um->jail);
@@ -196,163 +55,6 @@ static int um_stop(struct engine *engine, const char *id, pid_t pid, struct err 
 		return err_set(e, -r, "stop_failed", "machine %s does not end (%s)", id,
 		               strerror(-r));
 	return 0;
-}
-
-static void process_fini(struct process *p)
-{
-	closep(&p->pidfd);
-	closep(&p->control);
-	closep(&p->pagemap);
-}
-
-/* Ends it, so that another one can have its id. */
-static void end_process(struct um *um, const char *id, struct process *p)
-{
-	um_stop(&um->engine, id, p->pid, NULL);
-	process_fini(p);
-	*p = (struct process)PROCESS_EMPTY;
-}
-
-/* Starts one that listens in this directory, and connects to it. */
-static int launch(struct um *um, const struct um_runner *w, const char *id, int dirfd,
-                  const struct engine_start *s, struct process *ret, struct err *e)
-{
-	AUTO(process_fini) struct process p = PROCESS_EMPTY;
-	struct jail_spec spec = jail_for(um, w, id, s);
-	char mem[48], cpus[32], extra[512];
-	const char *argv[WORDS_MAX] = {w->kind->program};
-	char *envp[] = {"PANDA=1", NULL};
-	autoclose int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	autoclose int log =
-	    openat(dirfd, "console.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-	autoclose int control = -1;
-	struct jail_fd fds[5] = {{null, 0}, {log, 1}, {log, 2}};
-	struct jail_uid uid;
-	size_t n = 1;
-	int r;
-
-	unlinkat(dirfd, "control", 0); /* of a process that was made ahead in vain */
-	r = null < 0 || log < 0 ? -errno : sock_listen(dirfd, "control", SOCK_SEQPACKET, &control);
-	if (r < 0)
-		return err_set(e, -r, "machine_dir", "cannot write in the directory of %s: %s", id,
-		               strerror(-r));
-	fds[3] = (struct jail_fd){control, UM_FD_CTL};
-	fds[4] = (struct jail_fd){w->kvm_fd, UM_FD_KVM};
-	spec.fds = fds;
-	spec.nfds = w->kind->kvm ? 5 : 4;
-	if (s && s->image->state < 0) {
-		snprintf(mem, sizeof(mem), "mem=%lluK",
-		         (unsigned long long)(s->image->memory_size >> 10));
-		snprintf(cpus, sizeof(cpus), "cpus=%u", MAX(s->cpus, 1u));
-		snprintf(extra, sizeof(extra), "%s", s->cmdline ? s->cmdline : "panda=1");
-		argv[n++] = mem;
-		if (w->kind->kvm)
-			argv[n++] = cpus;
-		for (const char *const *word = w->kind->boot; *word; word++)
-			argv[n++] = *word;
-		argv[n++] = extra;
-	} else if (!s && w->kind->kvm) {
-		argv[n++] = "ahead";
-	}
-	spec.argv = (char *const *)argv;
-	spec.envp = envp;
-	r = jail_uid_take(um->jail, &uid, e);
-	if (r < 0)
-		return r;
-	spec.uid = uid.uid;
-	spec.gid = uid.uid;
-	r = jail_spawn(um->jail, &spec, &p.pidfd, &p.pid, e);
-	jail_uid_drop(&uid);
-	if (r < 0)
-		return r;
-	r = wait_for_exec(p.pid, w->program_fd);
-	if (r == 0)
-		r = p.pagemap = open_pagemap(p.pid);
-	if (r >= 0)
-		r = sock_connect(dirfd, "control", SOCK_SEQPACKET, &p.control);
-	if (r < 0) {
-		end_process(um, id, &p);
-		return err_set(e, -r, "jail_failed", "machine %s did not begin: %s", id,
-		               strerror(-r));
-	}
-	p.runner = w;
-	*ret = p;
-	p = (struct process)PROCESS_EMPTY;
-	return 0;
-}
-
-/* Of the default kind, one that will be given a state: a boot has another command line. */
-static int um_prepare(struct engine *engine, const char *id, int dirfd, struct err *e)
-{
-	struct um *um = (struct um *)engine;
-	struct prepared *p = calloc(1, sizeof(*p));
-	int r;
-
-	if (!p)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
-	snprintf(p->id, sizeof(p->id), "%s", id);
-	r = launch(um, &um->runners[0], id, dirfd, NULL, &p->process, e);
-	if (r < 0) {
-		free(p);
-		return r;
-	}
-	pthread_mutex_lock(&um->lock);
-	p->next = um->prepared;
-	um->prepared = p;
-	pthread_mutex_unlock(&um->lock);
-	return 0;
-}
-
-/* What was made ahead for this id is the caller's from now on. False: nothing. */
-static bool take_prepared(struct um *um, const char *id, struct process *ret)
-{
-	struct prepared **at = &um->prepared, *p;
-
-	pthread_mutex_lock(&um->lock);
-	while (*at && strcmp((*at)->id, id) != 0)
-		at = &(*at)->next;
-	p = *at;
-	if (p)
-		*at = p->next;
-	pthread_mutex_unlock(&um->lock);
-	if (!p)
-		return false;
-	*ret = p->process;
-	free(p);
-	return true;
-}
-
-static void um_forget(struct engine *engine, const char *id)
-{
-	struct um *um = (struct um *)engine;
-	struct process p;
-
-	if (take_prepared(um, id, &p))
-		end_process(um, id, &p);
-}
-
-/* Can one that was made ahead become this machine? Then it gets the machine's limits. */
-static bool fits(struct um *um, const struct um_runner *w, const struct engine_start *s,
-                 const struct process *p)
-{
-	struct jail_spec has = jail_for(um, w, s->id, NULL), want = jail_for(um, w, s->id, s);
-	struct pollfd ended = {.fd = p->pidfd, .events = POLLIN};
-
-	return p->runner == w && s->image->state >= 0 && has.file_max == want.file_max &&
-	       has.limits.pids_max == want.limits.pids_max && poll(&ended, 1, 0) == 0 &&
-	       jail_limit(um->jail, &want, p->pid, NULL) == 0;
-}
-
-/* The process that was made ahead for this machine, if there is one and it fits. */
-static bool take_fitting(struct um *um, const struct um_runner *w, const struct engine_start *s,
-                         struct process *ret)
-{
-	if (!take_prepared(um, s->id, ret))
-		return false;
-	if (fits(um, w, s, ret))
-		return true;
-	end_process(um, s->id, ret);
-	return false;
 }
 
 /* All that the machine may use, each fd with its place. */
@@ -554,7 +256,7 @@ static void remove_files(const struct engine_start *s)
  * A process that waits becomes the machine. On failure it is gone, with all files of the machine;
  * -ESRCH: it has ended.
  */
-static int become(struct um *um, const struct engine_start *s, struct process *process,
+static int become(struct um *um, const struct engine_start *s, struct um_process *process,
                   struct engine_machine *ret, struct err *e)
 {
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
@@ -571,7 +273,7 @@ static int become(struct um *um, const struct engine_start *s, struct process *p
 	r = make_files(s, &m, &f);
 	if (r < 0) {
 		remove_files(s);
-		end_process(um, s->id, process);
+		um_process_end(um, s->id, process);
 		return err_set(e, -r, "machine_dir", "cannot prepare machine %s: %s", s->id,
 		               strerror(-r));
 	}
@@ -583,7 +285,7 @@ static int become(struct um *um, const struct engine_start *s, struct process *p
 	m.control = take_fd(&process->control);
 	r = hello(w, &p, s, &m, f.agent, process->pagemap, f.tops);
 	if (r == 0)
-		r = um_call(m.control, m.pidfd, &p, START_TIMEOUT_MS, &answer);
+		r = um_call(m.control, m.pidfd, &p, UM_START_TIMEOUT_MS, &answer);
 	if (r == 0 && answer.type != UM_READY)
 		r = -EPROTO;
 	if (r < 0) {
@@ -611,7 +313,7 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 {
 	struct um *um = (struct um *)engine;
 	const struct um_runner *w = runner_of(um, s->image);
-	AUTO(process_fini) struct process process = PROCESS_EMPTY;
+	AUTO(um_process_fini) struct um_process process = UM_PROCESS_EMPTY;
 	int r;
 
 	r = check_image(s->image, e);
@@ -624,16 +326,16 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	if (strlen(s->id) > ENGINE_ID_MAX)
 		return err_set(e, EINVAL, "bad_id", "machine ids have at most %d letters",
 		               ENGINE_ID_MAX);
-	if (take_fitting(um, w, s, &process)) {
+	if (um_process_take(um, w, s, &process)) {
 		r = become(um, s, &process, ret, e);
-		process_fini(&process);
-		process = (struct process)PROCESS_EMPTY;
+		um_process_fini(&process);
+		process = (struct um_process)UM_PROCESS_EMPTY;
 		if (r != -ESRCH)
 			return r;
 		/* It was about to end when it was taken; or the image is bad, and so it will be
 		 * once more. */
 	}
-	r = launch(um, w, s->id, s->dirfd, s, &process, e);
+	r = um_process_start(um, w, s->id, s->dirfd, s, &process, e);
 	return r < 0 ? r : become(um, s, &process, ret, e);
 }
 

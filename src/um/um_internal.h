@@ -2,6 +2,7 @@
  * um/um_internal.h - between the files of the engine
  */
 #pragma once
+#include <pthread.h>
 #include <stdio.h>
 
 #include "core/engine.h"
@@ -38,6 +39,56 @@ struct um_runner {
 int um_runner_init(struct um_runner *r, const struct um_kind *k, const struct um_config *cfg,
                    struct err *e);
 void um_runner_fini(struct um_runner *r);
+
+/* A machine process that waits for its greeting. It ends when this connection does without one. */
+struct um_process {
+	const struct um_runner *runner;
+	pid_t pid;
+	int pidfd, control, pagemap;
+};
+
+#define UM_PROCESS_EMPTY                                             \
+	{                                                            \
+		.pid = -1, .pidfd = -1, .control = -1, .pagemap = -1 \
+	}
+
+struct um_prepared {
+	struct um_prepared *next;
+	struct um_process process;
+	char id[ENGINE_ID_MAX + 1];
+};
+
+struct um {
+	struct engine engine;
+	pthread_mutex_t lock;         /* of the next line */
+	struct um_prepared *prepared; /* processes made ahead */
+	struct jail *jail;
+	int run_dirfd;
+	unsigned want;
+	struct engine_kind kinds[ENGINE_KINDS_MAX]; /* the same order as: */
+	struct um_runner runners[ENGINE_KINDS_MAX];
+};
+
+enum {
+	UM_START_TIMEOUT_MS = 30000, /* a cold boot on a busy host; a restore takes milliseconds */
+};
+
+/* Starts one that listens in this directory, and connects to it. s is NULL when nobody knows yet
+ * which machine it will be. */
+int um_process_start(struct um *um, const struct um_runner *w, const char *id, int dirfd,
+                     const struct engine_start *s, struct um_process *ret, struct err *e);
+/* The one that was made ahead for this machine, if it lives and fits; it has its limits then. */
+bool um_process_take(struct um *um, const struct um_runner *w, const struct engine_start *s,
+                     struct um_process *ret);
+/* Ends it, so that another one can have its id. */
+void um_process_end(struct um *um, const char *id, struct um_process *p);
+/* Lets go of it; it goes on if it has been greeted. */
+void um_process_fini(struct um_process *p);
+
+/* process.c, um.c: of struct engine */
+int um_prepare(struct engine *engine, const char *id, int dirfd, struct err *e);
+void um_forget(struct engine *engine, const char *id);
+int um_stop(struct engine *engine, const char *id, pid_t pid, struct err *e);
 
 /* A message with its fds, built step by step. */
 struct um_packet {
