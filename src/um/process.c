@@ -157,8 +157,10 @@ int um_process_start(struct um *um, const struct um_runner *w, const char *id, i
 	size_t n = 1;
 	int r;
 
+	r = null < 0 || log < 0 ? -errno : 0;
 	unlinkat(dirfd, "control", 0); /* of a process that was made ahead in vain */
-	r = null < 0 || log < 0 ? -errno : sock_listen(dirfd, "control", SOCK_SEQPACKET, &control);
+	if (r == 0)
+		r = sock_listen(dirfd, "control", SOCK_SEQPACKET, &control);
 	if (r < 0)
 		return err_set(e, -r, "machine_dir", "cannot write in the directory of %s: %s", id,
 		               strerror(-r));

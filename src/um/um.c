@@ -398,8 +398,12 @@ static void um_free(struct engine *engine)
 {
 	struct um *um = (struct um *)engine;
 
-	while (um->prepared)
-		um_forget(engine, um->prepared->id);
+	while (um->prepared) {
+		char id[ENGINE_ID_MAX + 1]; /* a copy: its entry goes first */
+
+		snprintf(id, sizeof(id), "%s", um->prepared->id);
+		um_forget(engine, id);
+	}
 	pthread_mutex_destroy(&um->lock);
 	for (size_t i = 0; i < ARRAY_LEN(um->runners); i++)
 		um_runner_fini(&um->runners[i]);
