@@ -84,7 +84,7 @@ KVM_TARGETS = {
     "restore_vs_boot": 0.1,
     "monitor_mib": 3,
 }
-KVM_RATIOS = {"kvm.boot_vs_qemu", "kvm.restore_vs_boot", "kvm.fork_vs_boot", "kvm.monitor_mib"}
+KVM_RATIOS = {"kvm.boot_vs_qemu", "kvm.restore_vs_qemu", "kvm.fork_vs_qemu", "kvm.restore_vs_boot", "kvm.fork_vs_boot", "kvm.monitor_mib"}
 COMPARED = ["start_ms_p50", "exec_ms_p50", "python_ms_p50", "cpu_ratio", "syscall_us", "fault_us"]
 SYSTEMS = ["um", "native", *peers.ALL]
 
