@@ -161,6 +161,8 @@ int um_process_start(struct um *um, const struct um_runner *w, const char *id, i
 	unlinkat(dirfd, "control", 0); /* of a process that was made ahead in vain */
 	if (r == 0)
 		r = sock_listen(dirfd, "control", SOCK_SEQPACKET, &control);
+	if (r == 0) /* before it begins: from its first moment on it ends with us */
+		r = sock_connect(dirfd, "control", SOCK_SEQPACKET, &p.control);
 	if (r < 0)
 		return err_set(e, -r, "machine_dir", "cannot write in the directory of %s: %s", id,
 		               strerror(-r));
@@ -196,8 +198,6 @@ int um_process_start(struct um *um, const struct um_runner *w, const char *id, i
 	r = wait_for_exec(p.pid, w->program_fd);
 	if (r == 0)
 		r = p.pagemap = open_pagemap(p.pid);
-	if (r >= 0)
-		r = sock_connect(dirfd, "control", SOCK_SEQPACKET, &p.control);
 	if (r < 0) {
 		um_process_end(um, id, &p);
 		return err_set(e, -r, "jail_failed", "machine %s did not begin: %s", id,
