@@ -2,7 +2,7 @@
  * cli/machine_internal.h - between the files of 'panda machine'
  */
 #pragma once
-#include "core/machine.h"
+#include "machine/machine.h"
 
 enum { FORKS_MAX = 1000 };
 

@@ -6,7 +6,7 @@
  *
  * Kinds of errors a caller may see: sandbox_not_found, sandbox_paused, sandbox_failed,
  * sandbox_busy, template_not_found, snapshot_not_found, volume_not_found, volume_busy, exists,
- * host_full, quota_exceeded, disk_full, shutting_down, bad_request, and those of core/machine.h.
+ * host_full, quota_exceeded, disk_full, shutting_down, bad_request, and those of machine/machine.h.
  */
 #pragma once
 #include <pthread.h>
@@ -14,8 +14,8 @@
 
 #include "base/pool.h"
 #include "core/event.h"
-#include "core/machine.h"
 #include "core/sandbox.h"
+#include "machine/machine.h"
 #include "store/db.h"
 
 struct net;

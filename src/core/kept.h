@@ -6,7 +6,7 @@
  * pool.
  */
 #pragma once
-#include "core/engine.h"
+#include "machine/engine.h"
 
 struct host;
 

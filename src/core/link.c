@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/dict.h"
 #include "base/log.h"
-#include "core/guest_internal.h"
 #include "core/host_internal.h"
+#include "machine/guest_internal.h"
 
 enum {
 	LINK_IDLE_MS = 5000, /* unused connections cost memory on both sides */

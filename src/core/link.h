@@ -4,8 +4,8 @@
  * not been used for a while. A hibernated sandbox wakes up first.
  */
 #pragma once
-#include "core/guest.h"
 #include "core/host.h"
+#include "machine/guest.h"
 
 /*
  * Calls ready() with the guest, maybe at once, maybe after a wake-up: start calls on it then, they

@@ -13,9 +13,9 @@
 #pragma once
 #include <jansson.h>
 
-#include "core/engine.h"
 #include "core/sandbox.h"
 #include "layers/snapshot.h"
+#include "machine/engine.h"
 
 struct build;
 struct guest;

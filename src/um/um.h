@@ -5,7 +5,7 @@
  * (um_wire.h) and keep their layers in the same slots, so all but the start is one code.
  */
 #pragma once
-#include "core/engine.h"
+#include "machine/engine.h"
 
 struct um_config {
 	/*

@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "core/engine.h"
 #include "jail/jail.h"
+#include "machine/engine.h"
 #include "um/um.h"
 #include "um/um_wire.h"
 

@@ -3,8 +3,8 @@
  * removed at the end, and sessions as users have them
  */
 #pragma once
-#include "core/machine.h"
 #include "jail/cgroup.h"
+#include "machine/machine.h"
 
 #include <limits.h>
 

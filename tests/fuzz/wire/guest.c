@@ -1,5 +1,5 @@
 /*
- * What a hostile guest may send to the host's end (core/guest.h), while calls of every kind are
+ * What a hostile guest may send to the host's end (machine/guest.h), while calls of every kind are
  * open. The promises: every call ends exactly once, and nothing is sent beyond its credit.
  */
 #include <assert.h>
@@ -10,7 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "core/guest.h"
+#include "machine/guest.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,7 +3,7 @@
  * the half of it that never blocks, and waited for here. 0 or a negative errno.
  */
 #pragma once
-#include "core/guest.h"
+#include "machine/guest.h"
 
 int call_dir(struct guest *g, const char *path, void (*each)(void *arg, const struct wire_file *m),
              void *arg);

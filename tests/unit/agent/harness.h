@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "core/guest.h"
+#include "machine/guest.h"
 
 struct box {
 	char dir[64];

@@ -1,5 +1,5 @@
 /*
- * core/guest_calls.c - the blocking half of guest.h: files, and the machine itself
+ * machine/guest_calls.c - the blocking half of guest.h: files, and the machine itself
  */
 #include <errno.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "core/guest_internal.h"
+#include "machine/guest_internal.h"
 
 /* ---- rows ---- */
 

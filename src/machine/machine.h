@@ -1,5 +1,5 @@
 /*
- * core/machine.h - machines by name, without a daemon
+ * machine/machine.h - machines by name, without a daemon
  * Each running machine has a directory <run>/machines/<id>. Its sealed layers are held by the
  * machine process itself; machine.json and the map files beside it say what they are, so any
  * process may take the machine up again. Nothing is left when a machine is removed.
@@ -11,9 +11,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "core/engine.h"
-#include "core/guest.h"
 #include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
 
 struct machines {
 	struct engine *engine; /* borrowed */

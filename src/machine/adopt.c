@@ -1,5 +1,5 @@
 /*
- * core/machine_adopt.c - taking up a machine that somebody else started
+ * machine/adopt.c - taking up a machine that somebody else started
  * The machine process holds what it works with; /proc shows those files, and the books say which is
  * which. Both are believed only where they agree.
  */
@@ -13,7 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "core/machine_internal.h"
+#include "machine/machine_internal.h"
 
 /* A layer the machine holds, by its map file; without one, sealed but never booked. */
 static int read_layer(struct machines *ms, int dirfd, const char *path, int disk, uint64_t pages,

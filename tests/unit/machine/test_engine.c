@@ -1,6 +1,6 @@
 /*
- * core/engine.h: images own what they name, also when memory runs out half way; volumes are opened
- * by one writer or by readers, and cloned with their holes.
+ * machine/engine.h: images own what they name, also when memory runs out half way; volumes are
+ * opened by one writer or by readers, and cloned with their holes.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,8 +19,8 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
-#include "core/engine.h"
 #include "fault.h"
+#include "machine/engine.h"
 
 enum { PAGES = 16, NTH_MAX = 100 };
 

@@ -1,4 +1,4 @@
-#include "core/machine.h"
+#include "machine/machine.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/sock.h"
-#include "core/machine_internal.h"
+#include "machine/machine_internal.h"
 
 enum {
 	GUEST_ANSWER_MS = 60000,

@@ -1,5 +1,5 @@
 /*
- * core/machine_volume.c - volumes of a machine that runs: they come, go, grow and are copied
+ * machine/volume.c - volumes of a machine that runs: they come, go, grow and are copied
  * The books say what a machine may have before it has it, and until it has it no more: whoever
  * comes after a crash finds each file it holds in them. What it really holds its fds tell.
  */
@@ -17,8 +17,8 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "core/machine_internal.h"
 #include "layers/sparse.h"
+#include "machine/machine_internal.h"
 
 enum {
 	MOUNT_MS = 60000, /* a journal may have to be played back */

@@ -1,4 +1,4 @@
-#include "core/engine.h"
+#include "machine/engine.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /*
- * core/guest_internal.h - between the files of core/guest.h
+ * machine/guest_internal.h - between the files of machine/guest.h
  */
 #pragma once
-#include "core/guest.h"
+#include "machine/guest.h"
 
 struct guest_call {
 	struct guest *g;

@@ -1,7 +1,7 @@
 /*
- * core/machine.h: a volume copied while its machine writes it. The machine is this test, which has
- * the file at the fd number where a machine would, and does between the two steps what the guest's
- * driver does: old content into the copy, a mark, then the new content.
+ * machine/machine.h: a volume copied while its machine writes it. The machine is this test, which
+ * has the file at the fd number where a machine would, and does between the two steps what the
+ * guest's driver does: old content into the copy, a mark, then the new content.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "core/machine.h"
+#include "machine/machine.h"
 
 enum { VOLUME_SLOT = 500, CHUNK = ENGINE_COPY_CHUNK, CHUNKS = 5, SIZE = 4 * CHUNK + 4096 };
 

@@ -1,5 +1,5 @@
 /*
- * core/machine_save.c - an image as a snapshot on disk, and back
+ * machine/save.c - an image as a snapshot on disk, and back
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
-#include "core/machine_internal.h"
+#include "machine/machine_internal.h"
 
 /* What a machine of this kind may have seen of the host's cpu and kept in mind. */
 static int host_flags(const struct engine_kind *k, struct manifest_flags *ret)

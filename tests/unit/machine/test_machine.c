@@ -1,6 +1,6 @@
 /*
- * core/machine.h: the books. The engine is one that only counts; the machine process is this test
- * itself, which holds layers at the fd numbers where a machine would.
+ * machine/machine.h: the books. The engine is one that only counts; the machine process is this
+ * test itself, which holds layers at the fd numbers where a machine would.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "core/machine.h"
+#include "machine/machine.h"
 
 enum { PAGES = 16, MEMORY_SLOT = 300, DISK_SLOT = 400, VOLUME_SLOT = 500, NET_SLOT = 510 };
 

@@ -1,4 +1,4 @@
-#include "core/guest.h"
+#include "machine/guest.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "core/guest_internal.h"
+#include "machine/guest_internal.h"
 
 int guest_new(int fd, struct guest **ret)
 {

@@ -1,5 +1,5 @@
 /*
- * core/console.c - what a guest's kernel says is kept, but not all of it
+ * machine/console.c - what a guest's kernel says is kept, but not all of it
  */
 #include <dirent.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "core/machine.h"
+#include "machine/machine.h"
 
 /* The machine appends, whatever we do: what comes between the two halves of this is lost. */
 static void keep_tail(int fd, off_t size)

@@ -1,5 +1,5 @@
 /*
- * core/guest.h - the host's end of the guest protocol
+ * machine/guest.h - the host's end of the guest protocol
  * Talks to panda-init over one connected byte stream. The first half never blocks and lives in
  * somebody's epoll loop; the second half are blocking helpers on top of it, for threads that may
  * wait. One thread at a time per struct guest. Nothing the guest sends is trusted: a frame that

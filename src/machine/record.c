@@ -1,5 +1,5 @@
 /*
- * core/machine_book.c - the books of a machine: machine.json, and one map file per sealed layer
+ * machine/record.c - the books of a machine: machine.json, and one map file per sealed layer
  */
 #include <dirent.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "core/machine_internal.h"
+#include "machine/machine_internal.h"
 
 enum { BOOK_BYTES_MAX = 1 << 20 };
 

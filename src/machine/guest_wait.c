@@ -1,5 +1,5 @@
 /*
- * core/guest_wait.c - the blocking half of guest.h: how one waits for a call, and for a command
+ * machine/guest_wait.c - the blocking half of guest.h: how one waits for a call, and for a command
  */
 #include <errno.h>
 #include <poll.h>
@@ -10,7 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "core/guest_internal.h"
+#include "machine/guest_internal.h"
 
 void wait_give_up(struct wait *w, int err)
 {

@@ -1,10 +1,10 @@
 /*
- * core/machine_internal.h - between the files of core/machine.h
+ * machine/machine_internal.h - between the files of machine/machine.h
  */
 #pragma once
 #include <jansson.h>
 
-#include "core/machine.h"
+#include "machine/machine.h"
 
 bool machine_id_valid(const char *id);
 

@@ -1,5 +1,5 @@
 /*
- * core/engine.h - the seam: what runs machines, whichever way it does
+ * machine/engine.h - the seam: what runs machines, whichever way it does
  * A machine is made of a kernel process and layers. Every create, fork, wake and rewind is one
  * operation: start from an image that has a state. Only an image without one is booted cold.
  * core knows no engine by name; an engine includes this header and nothing else of core.
