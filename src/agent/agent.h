@@ -16,7 +16,7 @@
 #include <sys/uio.h>
 
 #include "agent/list.h"
-#include "wire/wire.h"
+#include "wire/guest.h"
 
 enum {
 	CONNS_MAX = 64,

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
-#include "wire/wire.h"
+#include "wire/guest.h"
 
 void sink_close(struct sink *k)
 {

@@ -6,7 +6,7 @@
 #pragma once
 #include "api/api.h"
 #include "api/utf8.h"
-#include "wire/wire.h"
+#include "wire/guest.h"
 
 enum {
 	EXEC_TIMEOUT_MS = 60000,        /* when the caller gives none */

@@ -3,7 +3,7 @@
  */
 #pragma once
 #include "api/api.h"
-#include "wire/wire.h"
+#include "wire/guest.h"
 
 enum {
 	EXECS_SHOWN_MAX = 4096, /* the agent has fewer; a guest may claim anything */

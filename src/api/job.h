@@ -6,7 +6,7 @@
  */
 #pragma once
 #include "api/api.h"
-#include "wire/wire.h"
+#include "wire/guest.h"
 
 struct job;
 

@@ -9,7 +9,7 @@
 #include "api/json_in.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "wire/mcp.h"
+#include "wire/rpc.h"
 
 #define PROTOCOL_SANDBOX   "2024-11-05"
 #define PROTOCOL_WORKSPACE "2025-03-26"

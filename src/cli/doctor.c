@@ -12,8 +12,8 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "cli/commands.h"
+#include "engine/kvm.h"
 #include "jail/jail.h"
-#include "um/kvm.h"
 
 static int problems;
 static json_t *rows; /* --json: collected, printed at the end */

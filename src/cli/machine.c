@@ -17,8 +17,8 @@
 #include "base/io.h"
 #include "cli/cli.h"
 #include "cli/machine_internal.h"
+#include "engine/engines.h"
 #include "jail/jail.h"
-#include "um/um.h"
 
 static const char usage[] =
     "usage: panda machine VERB [OPTION]... [--] [ARG]...\n"

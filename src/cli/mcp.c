@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 #include "cli/commands.h"
-#include "wire/mcp.h"
+#include "wire/rpc.h"
 
 enum {
 	CALL_MS = 330 * 1000, /* its tools may run for 300 s */

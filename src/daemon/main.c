@@ -28,8 +28,8 @@
 #include "core/host.h"
 #include "core/template.h"
 #include "daemon/config.h"
+#include "engine/engines.h"
 #include "jail/jail.h"
-#include "um/um.h"
 
 enum {
 	DRAIN_MS = 3000, /* requests that are open when we are asked to end */

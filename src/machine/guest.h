@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 #include "base/err.h"
-#include "wire/wire.h"
+#include "wire/guest.h"
 
 enum {
 	GUEST_CALLS_MAX = 1024,

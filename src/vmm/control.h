@@ -1,5 +1,5 @@
 /*
- * vmm/control.h - the host's side talks to us here: um/um_wire.h, the same as panda-um's
+ * vmm/control.h - the host's side talks to us here: wire/control.h, the same as panda-um's
  * One message is one packet, one request has one answer. The host may go and another one come: the
  * listening socket stays. Main thread only.
  */

@@ -12,7 +12,7 @@ enum { COPY_CHUNK = 65536 }; /* ENGINE_COPY_CHUNK of the host */
 
 struct copy {
 	bool on;
-	int to, marks; /* slots of um_wire.h, ours while it is on */
+	int to, marks; /* slots of control.h, ours while it is on */
 	uint64_t size;
 	int error; /* the first one; nothing is kept after it */
 };

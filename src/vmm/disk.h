@@ -2,7 +2,7 @@
  * vmm/disk.h - a disk of layers, or one file used in place (a volume)
  * Block b stands at b * 4096 in each layer's file. The index says which layer holds a block; layer
  * 0 is below all, the newest one, the top, is the only one written. Fds are slots that stay the
- * caller's (um_wire.h): layer i of a disk is fd slot + i.
+ * caller's (control.h): layer i of a disk is fd slot + i.
  */
 #pragma once
 #include <stdbool.h>

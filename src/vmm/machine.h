@@ -3,12 +3,11 @@
  * The main thread is the device thread: it has the loop and the control socket. One lock is for all
  * devices: vcpus take it for accesses to registers, the loop's callbacks for everything else.
  *
- * Start order: fds are in their slots (um_wire.h) -> machine_boot() or machine_restore() ->
+ * Start order: fds are in their slots (control.h) -> machine_boot() or machine_restore() ->
  * READY -> machine_go(). Snapshot: machine_snapshot().
  */
 #pragma once
 #include "base/loop.h"
-#include "um/um_wire.h"
 #include "vmm/host.h"
 #include "vmm/ram.h"
 #include "vmm/serial.h"
@@ -19,6 +18,7 @@
 #include "vmm/virtio/vsock.h"
 #include "vmm/vm.h"
 #include "vmm/volume.h"
+#include "wire/control.h"
 
 enum {
 	MACHINE_DEVICES_MAX = UM_DISKS_MAX + UM_VOLUMES_MAX + 4,

@@ -7,8 +7,8 @@
  *                 goes on from a state that the first message brings; ahead: which will come later
  *
  * Everything it uses comes as an fd: 1 and 2 are its log, 3 is the control socket it listens on, 9
- * is /dev/kvm, and the first message brings the rest (um/um_wire.h). It opens nothing. Ends with 0
- * after a power-off, 3 after a reset, 4 after a panic; 2: it could not start, 5: something broke.
+ * is /dev/kvm, and the first message brings the rest (wire/control.h). It opens nothing. Ends with
+ * 0 after a power-off, 3 after a reset, 4 after a panic; 2: it could not start, 5: something broke.
  */
 #include <signal.h>
 #include <stdio.h>

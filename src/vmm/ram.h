@@ -3,7 +3,7 @@
  * At a cold boot memory is anonymous, in huge pages where the host has them. From the first
  * snapshot on, and in every restored machine, it is MAP_PRIVATE over sealed layers: what the guest
  * writes, the host copies, and /proc/self/pagemap tells which pages those are. Only a snapshot
- * writes to the top. Fds are slots (um_wire.h). The index: 0 is a page of zeros, i + 1 a page of
+ * writes to the top. Fds are slots (control.h). The index: 0 is a page of zeros, i + 1 a page of
  * layer i.
  *
  * A restored guest meets each of its pages with a fault, and one that it writes with up to three.

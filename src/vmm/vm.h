@@ -15,7 +15,7 @@
 
 enum {
 	VM_CPUS_MAX = 8,
-	VM_FIRST_FD = 400, /* own fds lie above all slots of um_wire.h */
+	VM_FIRST_FD = 400, /* own fds lie above all slots of control.h */
 	VM_STACK = 128 << 10,
 };
 

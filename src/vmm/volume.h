@@ -7,16 +7,16 @@
  * holds the devices' lock.
  */
 #pragma once
-#include "um/um_wire.h"
 #include "vmm/copy.h"
 #include "vmm/virtio/blk.h"
+#include "wire/control.h"
 
 struct volumes {
 	struct blk blk[UM_VOLUMES_MAX];
 	struct copy copy; /* of one of them */
 };
 
-/* Files are in their slots (um_wire.h) where is[i].size says so. */
+/* Files are in their slots (control.h) where is[i].size says so. */
 void volumes_init(struct volumes *v, const struct um_volume is[UM_VOLUMES_MAX],
                   const struct mem *mem);
 

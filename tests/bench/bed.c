@@ -11,9 +11,9 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "engine/engines.h"
 #include "jail/jail.h"
 #include "measure.h"
-#include "um/um.h"
 
 #define SESSION_LIMIT ((uint64_t)8 << 30)
 

@@ -1,5 +1,5 @@
 """
-panda-vmm alone, without Linux in it: tiny guests (vmm_guest.S), and the control protocol of src/um/um_wire.h spoken by
+panda-vmm alone, without Linux in it: tiny guests (vmm_guest.S), and the control protocol of src/wire/control.h spoken by
 this file. What Linux machines do with it is in the other files, with PANDA_ENGINE=kvm.
 """
 import array

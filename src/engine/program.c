@@ -1,0 +1,136 @@
+/*
+ * engine/program.c - what is different about the two kinds of machines, until they run
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "engine/engines_internal.h"
+#include "engine/kvm.h"
+
+static const char *const um_boot[] = {
+    "root=/dev/pblk0", "ro", "init=/sbin/panda-init", "seccomp=on", "quiet", NULL,
+};
+
+const struct um_kind um_kind = {
+    .name = "um",
+    .isolation = "user-mode-kernel",
+    .program = "panda-um",
+    .rules = &um_rules,
+    .boot = um_boot,
+    .one_cpu = true,
+    .no_aslr = true,
+};
+
+/*
+ * No timer but those of kvm-clock and the local APIC, and nobody who compares clocks twice a
+ * second; a reset is a write to port 0x64.
+ */
+static const char *const kvm_boot[] = {
+    "root=/dev/vda",
+    "ro",
+    "init=/sbin/panda-init",
+    "console=ttyS0",
+    "quiet",
+    "no_timer_check",
+    "tsc=nowatchdog",
+    "reboot=k",
+    "panic=-1",
+    NULL,
+};
+
+const struct um_kind kvm_kind = {
+    .name = "kvm",
+    .isolation = "kvm",
+    .program = "panda-vmm",
+    .rules = &vmm_rules,
+    .boot = kvm_boot,
+    .kvm = true,
+};
+
+/* A kernel's build script leaves its identity beside it; without one, size and time must do. */
+static void kernel_identity(const char *path, int fd, char ret[65])
+{
+	autofree char *id = NULL;
+	char real[PATH_MAX], file[PATH_MAX + 16];
+	struct stat st;
+	char *slash;
+
+	snprintf(ret, 65, "unknown");
+	if (fstat(fd, &st) == 0)
+		snprintf(ret, 65, "%lld-%lld", (long long)st.st_size, (long long)st.st_mtime);
+	if (!realpath(path, real) || !(slash = strrchr(real, '/')))
+		return;
+	*slash = 0;
+	snprintf(file, sizeof(file), "%s/build-id", real);
+	if (io_read_file(AT_FDCWD, file, 256, &id, NULL) == 0)
+		snprintf(ret, 65, "%.*s", (int)strcspn(id, "\n"), id);
+}
+
+static int open_program(const char *what, const char *path, int *ret, struct err *e)
+{
+	*ret = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	if (*ret >= 0)
+		return 0;
+	return err_set(e, path ? errno : ENOENT, "kernel_missing",
+	               "cannot open %s %s: run 'make up', or name another", what,
+	               path ? path : "(none is named)");
+}
+
+/* All that only a start needs: what the host must have, and the filter. */
+static int try_to_start(struct um_runner *r, struct err *e)
+{
+	char why[200];
+
+	if (!r->kind->kvm && um_usable(why, sizeof(why)) < 0)
+		return err_set(e, ENOTSUP, "um_unusable",
+		               "%s; 'engine = kvm' needs hardware virtualization instead", why);
+	if (r->kind->kvm) {
+		r->kvm_fd = kvm_open(why, sizeof(why));
+		if (r->kvm_fd < 0)
+			return err_set(e, -r->kvm_fd, "kvm_unusable",
+			               "%s; 'engine = um' needs no hardware for it", why);
+	}
+	return jail_filter_build(r->kind->rules, 1,
+	                         getenv("PANDA_SECCOMP_LOG") ? JAIL_DENY_LOG : JAIL_DENY_ENOSYS,
+	                         &r->filter, e);
+}
+
+int um_runner_init(struct um_runner *r, const struct um_kind *k, const struct um_config *cfg,
+                   struct err *e)
+{
+	const char *program = k->kvm ? cfg->vmm : cfg->kernel;
+	const char *kernel = k->kvm ? cfg->vmlinux : cfg->kernel;
+	int ret;
+
+	*r = (struct um_runner){.kind = k, .program_fd = -1, .kvm_fd = -1, .kernel_fd = -1};
+	ret = open_program(k->kvm ? "the monitor" : "the kernel", program, &r->program_fd, e);
+	if (ret == 0 && k->kvm)
+		ret = open_program("the guest kernel", kernel, &r->kernel_fd, e);
+	if (ret == 0 && !cfg->no_starts)
+		ret = try_to_start(r, e);
+	if (ret < 0) {
+		um_runner_fini(r);
+		return ret;
+	}
+	kernel_identity(kernel, k->kvm ? r->kernel_fd : r->program_fd, r->build);
+	return 0;
+}
+
+void um_runner_fini(struct um_runner *r)
+{
+	if (!r->kind)
+		return;
+	jail_filter_fini(&r->filter);
+	closep(&r->program_fd);
+	closep(&r->kvm_fd);
+	closep(&r->kernel_fd);
+	r->kind = NULL;
+}
