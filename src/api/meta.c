@@ -202,8 +202,8 @@ void meta_version(struct call *c)
 	call_json(c, 200,
 	          json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "service", "pandad", "semver",
 	                    PANDA_VERSION, "commit", PANDA_COMMIT, "os", u.sysname, "arch",
-	                    u.machine, "engine", c->host->engine->kinds[0].name, "isolation",
-	                    c->host->engine->kinds[0].isolation));
+	                    u.machine, "engine", c->host->engines->list[0].name, "isolation",
+	                    c->host->engines->list[0].isolation));
 }
 
 void meta_openapi(struct call *c)

@@ -61,23 +61,23 @@ enum { ID = 1, REST = 2, STORE = 4, STARTS = 8 };
 
 static int ctx_open(struct ctx *c, unsigned wants, struct err *e)
 {
-	struct um_config cfg = {.engine = c->o.engine,
-	                        .kernel = c->o.kernel,
-	                        .vmm = c->o.vmm,
-	                        .vmlinux = c->o.vmlinux,
-	                        .run_dir = c->o.run_dir,
-	                        .jail_want = c->o.keep_jail_optional ? 0 : JAIL_ALL,
-	                        .no_starts = !(wants & STARTS)};
+	struct engines_config cfg = {.engine = c->o.engine,
+	                             .kernel = c->o.kernel,
+	                             .vmm = c->o.vmm,
+	                             .vmlinux = c->o.vmlinux,
+	                             .run_dir = c->o.run_dir,
+	                             .jail_want = c->o.keep_jail_optional ? 0 : JAIL_ALL,
+	                             .no_starts = !(wants & STARTS)};
 	autoclose int dir = -1;
 	int r;
 
 	if (mkdir(c->o.run_dir, 0700) < 0 && errno != EEXIST)
 		return err_set(e, errno, "run_dir", "cannot make %s: %s", c->o.run_dir,
 		               strerror(errno));
-	r = um_engine_new(&cfg, &c->engine, e);
+	r = engines_new(&cfg, &c->engines, e);
 	if (r < 0)
 		return r;
-	r = machines_open(&c->ms, c->engine, c->o.run_dir, e);
+	r = machines_open(&c->ms, c->engines, c->o.run_dir, e);
 	if (r < 0 || !(wants & STORE))
 		return r;
 	if (mkdir(c->o.store, 0700) < 0 && errno != EEXIST)
@@ -96,10 +96,10 @@ static void ctx_close(struct ctx *c)
 {
 	if (c->store_open)
 		snapshot_store_close(&c->store);
-	if (c->ms.engine)
+	if (c->ms.engines)
 		machines_close(&c->ms);
-	if (c->engine)
-		c->engine->free(c->engine);
+	if (c->engines)
+		c->engines->free(c->engines);
 }
 
 void machine_timing(const struct opts *o, const char *what, uint64_t since_ns)
@@ -377,18 +377,18 @@ static int with_machine(struct ctx *c, struct err *e,
 
 static int do_pause(struct ctx *c, struct engine_machine *m, struct err *e)
 {
-	return c->engine->pause(c->engine, m, e);
+	return c->engines->pause(c->engines, m, e);
 }
 
 static int do_resume(struct ctx *c, struct engine_machine *m, struct err *e)
 {
-	return c->engine->resume(c->engine, m, e);
+	return c->engines->resume(c->engines, m, e);
 }
 
 static int do_stats(struct ctx *c, struct engine_machine *m, struct err *e)
 {
 	struct engine_stats s;
-	int r = c->engine->stats(c->engine, m, &s, e);
+	int r = c->engines->stats(c->engines, m, &s, e);
 
 	if (r < 0)
 		return r;

@@ -25,7 +25,7 @@ struct opts {
 
 struct ctx {
 	struct opts o;
-	struct engine *engine;
+	struct engines *engines;
 	struct machines ms;
 	struct snapshot_store store;
 	bool store_open;

@@ -31,7 +31,7 @@ int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX
 	autofree char *doc = json_dumps(t->doc, JSON_COMPACT | JSON_SORT_KEYS);
 	autofree char *all = NULL;
 	char digest[DIGEST_TEXT], stamps[256] = "";
-	const struct engine_kind *kind;
+	const struct engine *engine;
 	struct digest d;
 	struct stat st;
 
@@ -39,8 +39,8 @@ int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX
 		snprintf(ret, SNAPSHOT_ID_MAX + 1, "%s", text_of(t->doc, "snapshot", ""));
 		return 0;
 	}
-	kind = engine_kind(h->engine, text_of(t->doc, "engine", ""), e);
-	if (!kind)
+	engine = engine_find(h->engines, text_of(t->doc, "engine", ""), e);
+	if (!engine)
 		return err_prefix(e, "template %s", t->name);
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
 		size_t n = strlen(stamps);
@@ -53,7 +53,7 @@ int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX
 		snprintf(stamps + n, sizeof(stamps) - n, " %lld %lld.%09ld", (long long)st.st_size,
 		         (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
 	}
-	if (!doc || asprintf(&all, "%s%s %s %s", doc, stamps, kind->name, kind->kernel) < 0) {
+	if (!doc || asprintf(&all, "%s%s %s %s", doc, stamps, engine->name, engine->kernel) < 0) {
 		all = NULL;
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	}
@@ -92,8 +92,8 @@ static int make_bake(struct bake *b, struct err *e)
 	                      &cold, e);
 	if (r < 0)
 		return r;
-	cold.kind = engine_kind(h->engine, text_of(b->doc, "engine", ""), e);
-	if (!cold.kind)
+	cold.engine = engine_find(h->engines, text_of(b->doc, "engine", ""), e);
+	if (!cold.engine)
 		return -ENOTSUP;
 	s.cpus = (unsigned)json_integer_value(json_object_get(b->doc, "cpu"));
 	r = machine_start(&h->machines, &s, NULL, 1, NULL, e);
@@ -190,8 +190,8 @@ static int load_cold(struct bake *b, int dir, const char *prefix, struct engine_
 		r = template_cold(&old, b->memory_size, dir, prefix, e);
 	if (r < 0)
 		return r;
-	old.kind = engine_kind(h->engine, text_of(b->doc, "engine", ""), e);
-	if (!old.kind)
+	old.engine = engine_find(h->engines, text_of(b->doc, "engine", ""), e);
+	if (!old.engine)
 		return -ENOTSUP;
 	*ret = old;
 	old = (struct engine_image)ENGINE_IMAGE_EMPTY;

@@ -217,7 +217,7 @@ int build_root_make(struct stage *st)
 		                      path, &cold, st->e);
 	if (r < 0)
 		return build_where(st);
-	cold.kind = s->image.kind;
+	cold.engine = s->image.engine;
 	engine_image_fini(&s->image);
 	s->image = cold;
 	r = build_machine(st);

@@ -117,7 +117,7 @@ static void child_done(void *arg)
 	if (r == 0) {
 		sb->generation = c->job.generation;
 		sb->boot_ms = (unsigned)((mono_ns() - f->asked_ns + 999999) / 1000000);
-		r = sandbox_watch(sb, c->job.pid, c->job.kind);
+		r = sandbox_watch(sb, c->job.pid, c->job.engine);
 		if (r < 0)
 			err_set(&e, -r, "machine_gone", "machine %s ended at once", sb->id);
 		else

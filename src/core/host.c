@@ -33,7 +33,7 @@ struct sandbox *sandbox_new(struct host *h, const char *tenant, const struct san
 	sb->pidfd = -1;
 	sb->boot_mode = "snapshot";
 	sb->runner = "shell";
-	snprintf(sb->isolation, sizeof(sb->isolation), "%s", h->engine->kinds[0].isolation);
+	snprintf(sb->isolation, sizeof(sb->isolation), "%s", h->engines->list[0].isolation);
 	sb->created_ms = wall_ms();
 	sb->active_ms = mono_ms();
 	snprintf(sb->tenant, sizeof(sb->tenant), "%s", tenant);
@@ -157,8 +157,8 @@ static int open_dirs(struct host *h, struct err *e)
 	return 0;
 }
 
-int host_open(struct loop *l, struct engine *engine, const struct host_config *c, struct host **ret,
-              struct err *e)
+int host_open(struct loop *l, struct engines *engines, const struct host_config *c,
+              struct host **ret, struct err *e)
 {
 	struct host *h = calloc(1, sizeof(*h));
 	char path[PATH_MAX];
@@ -167,7 +167,7 @@ int host_open(struct loop *l, struct engine *engine, const struct host_config *c
 	if (!h)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	h->loop = l;
-	h->engine = engine;
+	h->engines = engines;
 	h->config = *c;
 	h->store = (struct snapshot_store){.root = -1, .layers = -1, .snapshots = -1};
 	h->machines.dir = -1;
@@ -201,7 +201,7 @@ int host_open(struct loop *l, struct engine *engine, const struct host_config *c
 	if (r == 0)
 		r = events_open(&h->events, h->db, e);
 	if (r == 0)
-		r = machines_open(&h->machines, engine, c->run_dir, e);
+		r = machines_open(&h->machines, engines, c->run_dir, e);
 	snprintf(path, sizeof(path), "%s/disks", c->data_dir);
 	if (r == 0)
 		r = machines_disks(&h->machines, path, e);

@@ -59,7 +59,7 @@ struct host {
 	struct loop *loop;
 	struct pool *pool;
 	struct db *db;
-	struct engine *engine;
+	struct engines *engines;
 	struct machines machines;
 	struct snapshot_store store;
 	pthread_mutex_t drop_lock; /* of host_drop_snapshot() */
@@ -87,8 +87,8 @@ struct host {
 
 /* Opens the data directory, adopts what runs, finishes or undoes what a crash left, and logs what
  * it did. Blocks. */
-int host_open(struct loop *l, struct engine *engine, const struct host_config *c, struct host **ret,
-              struct err *e);
+int host_open(struct loop *l, struct engines *engines, const struct host_config *c,
+              struct host **ret, struct err *e);
 /* No new work; done() when all operations have ended. Machines go on running. */
 void host_drain(struct host *h, void (*done)(void *arg), void *arg);
 void host_close(struct host *h);

@@ -39,7 +39,7 @@ int record_delete(struct sandbox *sb, struct err *e);
 int sandbox_enter(struct sandbox *sb, enum sandbox_state to, struct err *e);
 
 /* The machine runs: watch it. pid 0: it does not any more. */
-int sandbox_watch(struct sandbox *sb, pid_t pid, const struct engine_kind *kind);
+int sandbox_watch(struct sandbox *sb, pid_t pid, const struct engine *engine);
 void sandbox_unwatch(struct sandbox *sb);
 /* It ended by itself. */
 void sandbox_died(struct sandbox *sb);
@@ -112,7 +112,7 @@ struct start_job {
 	/* result */
 	struct guest *guest; /* owned, until link_take() */
 	pid_t pid;
-	const struct engine_kind *kind;
+	const struct engine *engine;
 	uint64_t took_us;
 	int r;
 	struct err err;

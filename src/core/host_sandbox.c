@@ -140,7 +140,7 @@ static void on_death(void *arg, uint32_t events)
 	sandbox_died(arg);
 }
 
-int sandbox_watch(struct sandbox *sb, pid_t pid, const struct engine_kind *kind)
+int sandbox_watch(struct sandbox *sb, pid_t pid, const struct engine *engine)
 {
 	int fd = pidfd_open(pid, 0), r;
 
@@ -154,8 +154,8 @@ int sandbox_watch(struct sandbox *sb, pid_t pid, const struct engine_kind *kind)
 	}
 	sb->pid = pid;
 	sb->pidfd = fd;
-	if (kind)
-		snprintf(sb->isolation, sizeof(sb->isolation), "%s", kind->isolation);
+	if (engine)
+		snprintf(sb->isolation, sizeof(sb->isolation), "%s", engine->isolation);
 	return 0;
 }
 

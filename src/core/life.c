@@ -103,7 +103,7 @@ void start_job_run(struct start_job *j)
 	}
 	if (j->r == 0) {
 		j->pid = info.pid;
-		j->kind = info.kind;
+		j->engine = info.engine;
 	}
 out:
 	if (j->r < 0 && j->prepared)
@@ -223,7 +223,7 @@ static void create_done(void *arg)
 		sb->generation = l->job.generation;
 		if (l->job.disk_gb)
 			sb->disk_gb = l->job.disk_gb;
-		r = sandbox_watch(sb, l->job.pid, l->job.kind);
+		r = sandbox_watch(sb, l->job.pid, l->job.engine);
 		if (r < 0)
 			err_set(&e, -r, "machine_gone", "machine %s ended at once", sb->id);
 		sb->boot_ms = (unsigned)((mono_ns() - l->asked_ns + 999999) / 1000000);
@@ -408,7 +408,7 @@ int machine_control(struct host *h, const char *id, bool pause, struct err *e)
 	int r = machine_adopt(&h->machines, id, &m, e);
 
 	if (r == 0)
-		r = (pause ? h->engine->pause : h->engine->resume)(h->engine, &m, e);
+		r = (pause ? h->engines->pause : h->engines->resume)(h->engines, &m, e);
 	return r;
 }
 

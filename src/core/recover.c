@@ -133,7 +133,7 @@ static void recover_awake(struct sandbox *sb, const struct machine_info *info, s
 		t->finished++;
 		return;
 	}
-	if (!info->alive || sandbox_watch(sb, info->pid, info->kind) < 0) {
+	if (!info->alive || sandbox_watch(sb, info->pid, info->engine) < 0) {
 		fail(sb, end_of(info), t);
 		return;
 	}
@@ -162,7 +162,7 @@ static void recover_hibernating(struct sandbox *sb, const struct machine_info *i
 		event_emit(&h->events, sb->tenant, sb->id, "recover.hibernated", NULL);
 		log_info("finished a hibernation sandbox=%s", sb->id);
 		t->finished++;
-	} else if (info->alive && sandbox_watch(sb, info->pid, info->kind) == 0) {
+	} else if (info->alive && sandbox_watch(sb, info->pid, info->engine) == 0) {
 		network_adopt(sb);
 		set_paused(h, sb->machine, false);
 		settle_as(sb, SANDBOX_RUNNING);

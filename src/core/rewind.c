@@ -522,7 +522,7 @@ static int change_over(struct rewind *w, struct err *e)
 	w->old_pidfd = sb->pidfd >= 0 ? fcntl(sb->pidfd, F_DUPFD_CLOEXEC, 3) : -1;
 	memcpy(end, sb->end, sizeof(end));
 	sandbox_unwatch(sb);
-	r = sandbox_watch(sb, w->job.pid, w->job.kind);
+	r = sandbox_watch(sb, w->job.pid, w->job.engine);
 	if (r < 0)
 		err_set(e, -r, "machine_gone", "machine %s ended at once", w->job.machine);
 	if (r == 0) {

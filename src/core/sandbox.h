@@ -83,7 +83,7 @@ struct sandbox {
 	unsigned boot_ms;
 	const char *boot_mode; /* "cold", "snapshot", "fork" */
 	const char *runner;    /* "shell", "python" */
-	char isolation[24];    /* of its machine, see struct engine_kind */
+	char isolation[24];    /* of its machine, see struct engine */
 	uint64_t created_ms;   /* wall clock */
 	uint64_t generation;   /* of its machine */
 	char end[160];         /* FAILED: why */

@@ -214,7 +214,7 @@ static void wake_done(void *arg)
 
 	e = l->r < 0 ? l->err : l->job.err;
 	if (r == 0) {
-		r = sandbox_watch(sb, l->job.pid, l->job.kind);
+		r = sandbox_watch(sb, l->job.pid, l->job.engine);
 		if (r < 0)
 			err_set(&e, -r, "machine_gone", "machine %s ended at once", sb->id);
 	}

@@ -40,7 +40,7 @@ enum {
 struct daemon {
 	struct config config;
 	struct loop *loop;
-	struct engine *engine;
+	struct engines *engines;
 	struct host *host;
 	struct api *api;
 	struct http_server *server;
@@ -304,13 +304,13 @@ static int wire(struct daemon *d, struct err *e)
 	                         .handler = api_handle,
 	                         .refusal = api_refusal,
 	                         .logged = api_logged};
-	struct um_config um = {.engine = c->engine,
-	                       .kernel = c->kernel,
-	                       .vmm = c->vmm,
-	                       .vmlinux = c->vmlinux,
-	                       .run_dir = c->run_dir,
-	                       .cgroup_parent = c->cgroup_parent,
-	                       .jail_want = c->weak_jail ? 0 : JAIL_ALL};
+	struct engines_config um = {.engine = c->engine,
+	                            .kernel = c->kernel,
+	                            .vmm = c->vmm,
+	                            .vmlinux = c->vmlinux,
+	                            .run_dir = c->run_dir,
+	                            .cgroup_parent = c->cgroup_parent,
+	                            .jail_want = c->weak_jail ? 0 : JAIL_ALL};
 	char token[64];
 	int r;
 
@@ -320,9 +320,9 @@ static int wire(struct daemon *d, struct err *e)
 	if (r == 0)
 		r = lock_run_dir(d, e);
 	if (r == 0)
-		r = um_engine_new(&um, &d->engine, e);
+		r = engines_new(&um, &d->engines, e);
 	if (r == 0)
-		r = host_open(d->loop, d->engine, &hc, &d->host, e);
+		r = host_open(d->loop, d->engines, &hc, &d->host, e);
 	if (r == 0)
 		r = api_new(d->host, &ac, &d->api, e);
 	if (r == 0) {
@@ -348,8 +348,8 @@ static void unwire(struct daemon *d)
 	if (d->api)
 		api_free(d->api);
 	host_close(d->host);
-	if (d->engine)
-		d->engine->free(d->engine);
+	if (d->engines)
+		d->engines->free(d->engines);
 	if (d->loop) {
 		loop_io_del(d->loop, &d->signals);
 		loop_free(d->loop);
@@ -393,7 +393,7 @@ static int run(struct daemon *d)
 		fprintf(stderr, "pandad: %s\n", e.text);
 	} else {
 		log_info("ready sandboxes=%zu isolation=%s", d->host->count,
-		         d->engine->kinds[0].isolation);
+		         d->engines->list[0].isolation);
 		notify("READY=1");
 		r = loop_run(d->loop);
 		log_info("ended sandboxes=%zu", d->host->count);

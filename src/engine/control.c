@@ -10,11 +10,11 @@
 #include "base/clock.h"
 #include "base/io.h"
 
-int um_packet_add(struct um_packet *p, int fd, unsigned slot)
+int control_packet_add(struct control_packet *p, int fd, unsigned slot)
 {
 	uint32_t n = p->msg.nr_fds;
 
-	if (n == UM_FDS_MAX)
+	if (n == CTL_FDS_MAX)
 		return -E2BIG;
 	p->fds[n] = fd;
 	p->msg.slot[n] = (uint16_t)slot;
@@ -22,11 +22,11 @@ int um_packet_add(struct um_packet *p, int fd, unsigned slot)
 	return 0;
 }
 
-int um_call(int control, int alive, const struct um_packet *p, unsigned timeout_ms,
-            struct um_msg *ret)
+int control_call(int control, int alive, const struct control_packet *p, unsigned timeout_ms,
+                 struct ctl_msg *ret)
 {
 	uint64_t deadline = mono_ms() + timeout_ms;
-	struct um_msg answer;
+	struct ctl_msg answer;
 	ssize_t n;
 	int r;
 
@@ -53,26 +53,26 @@ int um_call(int control, int alive, const struct um_packet *p, unsigned timeout_
 		return -ESRCH;
 	if (n < 0)
 		return n == -ECONNRESET ? -ESRCH : n == -EMSGSIZE ? -EPROTO : (int)n;
-	if ((size_t)n != sizeof(answer) || answer.magic != UM_MAGIC)
+	if ((size_t)n != sizeof(answer) || answer.magic != CTL_MAGIC)
 		return -EPROTO;
 	*ret = answer;
 	return 0;
 }
 
-int um_done(const struct um_msg *a)
+int control_done(const struct ctl_msg *a)
 {
-	int64_t said = (int64_t)a->arg[UM_DONE_ERR];
+	int64_t said = (int64_t)a->arg[CTL_DONE_ERR];
 
-	return a->type != UM_DONE || said > 0 || said < -4095 ? -EPROTO : (int)said;
+	return a->type != CTL_DONE || said > 0 || said < -4095 ? -EPROTO : (int)said;
 }
 
-int um_ask(struct engine_machine *m, enum um_type type, struct um_msg *ret, struct err *e)
+int control_ask(struct engine_machine *m, enum ctl_type type, struct ctl_msg *ret, struct err *e)
 {
-	struct um_packet p = {.msg = {.magic = UM_MAGIC, .type = (uint32_t)type}};
-	int r = um_call(m->control, m->pidfd, &p, UM_CALL_TIMEOUT_MS, ret);
+	struct control_packet p = {.msg = {.magic = CTL_MAGIC, .type = (uint32_t)type}};
+	int r = control_call(m->control, m->pidfd, &p, CONTROL_CALL_TIMEOUT_MS, ret);
 
 	if (r == 0)
-		r = um_done(ret);
+		r = control_done(ret);
 	if (r < 0)
 		return err_set(e, -r, r == -ESRCH ? "machine_gone" : "machine_silent",
 		               "machine %s does not answer: %s", m->id,

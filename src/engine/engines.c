@@ -26,19 +26,20 @@ enum {
 	GONE_MS = 100, /* between the last word of a process and its end */
 };
 
-_Static_assert((int)UM_VOLUMES_MAX == (int)ENGINE_VOLUMES_MAX &&
-                   (int)UM_DISKS_MAX == (int)ENGINE_DISKS_MAX,
+_Static_assert((int)CTL_VOLUMES_MAX == (int)ENGINE_VOLUMES_MAX &&
+                   (int)CTL_DISKS_MAX == (int)ENGINE_DISKS_MAX,
                "core and the kernel disagree");
 
-static const struct um_runner *runner_of(const struct um *um, const struct engine_image *i)
+static const struct engine_program *program_of(const struct local_engines *local,
+                                               const struct engine_image *i)
 {
-	return &um->runners[i->kind ? i->kind - um->kinds : 0];
+	return &local->programs[i->engine ? i->engine - local->list : 0];
 }
 
-int um_stop(struct engine *engine, const char *id, pid_t pid, struct err *e)
+int local_stop(struct engines *engines, const char *id, pid_t pid, struct err *e)
 {
-	struct um *um = (struct um *)engine;
-	const struct cg_host *cg = jail_cgroups(um->jail);
+	struct local_engines *local = (struct local_engines *)engines;
+	const struct cg_host *cg = jail_cgroups(local->jail);
 	autoclose int pidfd = pid > 0 ? pidfd_open(pid, 0) : -1;
 	siginfo_t si;
 	int r;
@@ -58,47 +59,49 @@ int um_stop(struct engine *engine, const char *id, pid_t pid, struct err *e)
 }
 
 /* All that the machine may use, each fd with its place. */
-static int hello(const struct um_runner *w, struct um_packet *p, const struct engine_start *s,
-                 struct engine_machine *m, int agent, int pagemap, const int *tops)
+static int hello(const struct engine_program *w, struct control_packet *p,
+                 const struct engine_start *s, struct engine_machine *m, int agent, int pagemap,
+                 const int *tops)
 {
 	const struct engine_image *image = s->image;
 	int r = 0;
 
-	p->msg = (struct um_msg){.magic = UM_MAGIC, .type = UM_HELLO};
-	if (w->kind->kvm && image->state < 0)
-		um_packet_add(p, w->kernel_fd, UM_FD_KERNEL);
-	um_packet_add(p, agent, UM_FD_AGENT);
-	um_packet_add(p, pagemap, UM_FD_PAGEMAP);
-	um_packet_add(p, m->top, UM_FD_TOP);
+	p->msg = (struct ctl_msg){.magic = CTL_MAGIC, .type = CTL_HELLO};
+	if (w->recipe->kvm && image->state < 0)
+		control_packet_add(p, w->kernel_fd, CTL_FD_KERNEL);
+	control_packet_add(p, agent, CTL_FD_AGENT);
+	control_packet_add(p, pagemap, CTL_FD_PAGEMAP);
+	control_packet_add(p, m->top, CTL_FD_TOP);
 	if (image->state >= 0)
-		um_packet_add(p, image->state, UM_FD_STATE);
+		control_packet_add(p, image->state, CTL_FD_STATE);
 	if (s->net_fd > 0)
-		um_packet_add(p, s->net_fd, UM_FD_NET);
+		control_packet_add(p, s->net_fd, CTL_FD_NET);
 	for (size_t i = 0; r == 0 && i < image->memory.n; i++)
-		r = um_packet_add(p, image->memory.at[i]->fd, UM_FD_LAYER + (unsigned)i);
+		r = control_packet_add(p, image->memory.at[i]->fd, CTL_FD_LAYER + (unsigned)i);
 	p->msg.nr_disks = (uint32_t)image->ndisks;
 	for (size_t d = 0; r == 0 && d < image->ndisks; d++) {
 		const struct engine_disk *k = &image->disks[d];
-		unsigned slot = UM_FD_DISK + (unsigned)d * UM_LAYERS_MAX;
+		unsigned slot = CTL_FD_DISK + (unsigned)d * CTL_LAYERS_MAX;
 
-		p->msg.disk[d] = (struct um_disk){.size = k->size, .read_only = k->read_only};
+		p->msg.disk[d] = (struct ctl_disk){.size = k->size, .read_only = k->read_only};
 		for (size_t i = 0; r == 0 && i < k->layers.n; i++)
-			r = um_packet_add(p, k->layers.at[i]->fd, slot + p->msg.disk[d].layers++);
+			r = control_packet_add(p, k->layers.at[i]->fd,
+			                       slot + p->msg.disk[d].layers++);
 		if (r == 0 && tops[d] >= 0)
-			r = um_packet_add(p, tops[d], slot + p->msg.disk[d].layers++);
+			r = control_packet_add(p, tops[d], slot + p->msg.disk[d].layers++);
 	}
 	for (unsigned i = 0; r == 0 && i < ENGINE_VOLUMES_MAX; i++) {
 		const struct engine_volume *v = &s->volumes[i];
 
 		if (!v->size)
 			continue;
-		p->msg.volume[i] = (struct um_volume){.size = v->size, .read_only = v->read_only};
-		r = um_packet_add(p, v->fd, UM_FD_VOLUME + i);
+		p->msg.volume[i] = (struct ctl_volume){.size = v->size, .read_only = v->read_only};
+		r = control_packet_add(p, v->fd, CTL_FD_VOLUME + i);
 	}
 	return r;
 }
 
-int um_check_volume(const struct engine_volume *v, unsigned slot, struct err *e)
+int check_volume(const struct engine_volume *v, unsigned slot, struct err *e)
 {
 	int mode = fcntl(v->fd, F_GETFL) & O_ACCMODE;
 	struct stat st;
@@ -117,7 +120,7 @@ static int check_volumes(const struct engine_start *s, struct err *e)
 
 	for (unsigned i = 0; r == 0 && i < ENGINE_VOLUMES_MAX; i++)
 		if (s->volumes[i].size)
-			r = um_check_volume(&s->volumes[i], i, e);
+			r = check_volume(&s->volumes[i], i, e);
 	return r;
 }
 
@@ -142,16 +145,16 @@ static int check_net(const struct engine_start *s, struct err *e)
 static int check_image(const struct engine_image *i, struct err *e)
 {
 	bool ok = i->memory_size >= (64u << 20) && i->memory_size % MAP_PAGE == 0 &&
-	          i->ndisks >= 1 && i->ndisks <= UM_DISKS_MAX && i->memory.n < UM_LAYERS_MAX;
+	          i->ndisks >= 1 && i->ndisks <= CTL_DISKS_MAX && i->memory.n < CTL_LAYERS_MAX;
 
 	for (size_t d = 0; ok && d < i->ndisks; d++)
-		ok = i->disks[d].size % MAP_PAGE == 0 && i->disks[d].layers.n < UM_LAYERS_MAX;
+		ok = i->disks[d].size % MAP_PAGE == 0 && i->disks[d].layers.n < CTL_LAYERS_MAX;
 	if (!ok)
 		return err_set(
 		    e, EINVAL, "image_unusable",
 		    "a machine needs at least 64 MiB of memory, 1 to %d disks, whole pages and "
 		    "fewer than %d layers",
-		    UM_DISKS_MAX, UM_LAYERS_MAX);
+		    CTL_DISKS_MAX, CTL_LAYERS_MAX);
 	return 0;
 }
 
@@ -176,24 +179,25 @@ static void last_words(int dirfd, char *buf, size_t len)
 		snprintf(buf, len, "%s", line);
 }
 
-static bool um_why_ended(struct engine *engine, const char *id, char *ret, size_t n)
+static bool local_why_ended(struct engines *engines, const char *id, char *ret, size_t n)
 {
-	struct um *um = (struct um *)engine;
+	struct local_engines *local = (struct local_engines *)engines;
 	struct cg_stats st;
 
-	if (cg_stats(jail_cgroups(um->jail), id, &st) < 0 || st.oom_kills == 0)
+	if (cg_stats(jail_cgroups(local->jail), id, &st) < 0 || st.oom_kills == 0)
 		return false;
 	snprintf(ret, n, "out of memory: it reached the limit the host gave it");
 	return true;
 }
 
 /* How a kernel that did not answer is doing, in words: before it is stopped, and reaped. */
-static void how_it_is(struct um *um, const char *id, int pidfd, int r, char *buf, size_t len)
+static void how_it_is(struct local_engines *local, const char *id, int pidfd, int r, char *buf,
+                      size_t len)
 {
 	struct pollfd p = {.fd = pidfd, .events = POLLIN};
 	siginfo_t si = {0};
 
-	if (um_why_ended(&um->engine, id, buf, len))
+	if (local_why_ended(&local->engines, id, buf, len))
 		return;
 	poll(&p, 1, GONE_MS);
 	if (waitid(P_PIDFD, (id_t)pidfd, &si, WEXITED | WNOHANG | WNOWAIT) < 0 || si.si_pid == 0)
@@ -230,12 +234,12 @@ static int make_files(const struct engine_start *s, struct engine_machine *m, st
 	if (r == 0)
 		r = sock_listen(s->dirfd, "agent", SOCK_STREAM, &f->agent);
 	if (r == 0)
-		r = layer_create_memfd("panda-memory", um_pages(s->image->memory_size), &m->top);
+		r = layer_create_memfd("panda-memory", pages_of(s->image->memory_size), &m->top);
 	for (size_t d = 0; r == 0 && d < s->image->ndisks; d++) {
 		if (s->image->disks[d].read_only)
 			continue;
-		um_disk_name(name, d, 0);
-		r = layer_create_file(s->dirfd, name, um_pages(s->image->disks[d].size),
+		layer_file_name(name, d, 0);
+		r = layer_create_file(s->dirfd, name, pages_of(s->image->disks[d].size),
 		                      &f->tops[d]);
 	}
 	return r;
@@ -247,7 +251,7 @@ static void remove_files(const struct engine_start *s)
 
 	unlinkat(s->dirfd, "agent", 0);
 	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++) {
-		um_disk_name(name, d, 0);
+		layer_file_name(name, d, 0);
 		unlinkat(s->dirfd, name, 0);
 	}
 }
@@ -256,14 +260,14 @@ static void remove_files(const struct engine_start *s)
  * A process that waits becomes the machine. On failure it is gone, with all files of the machine;
  * -ESRCH: it has ended.
  */
-static int become(struct um *um, const struct engine_start *s, struct um_process *process,
-                  struct engine_machine *ret, struct err *e)
+static int become(struct local_engines *local, const struct engine_start *s,
+                  struct machine_process *process, struct engine_machine *ret, struct err *e)
 {
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	AUTO(start_fds_fini) struct start_fds f = {.agent = -1};
-	const struct um_runner *w = process->runner;
-	struct um_packet p;
-	struct um_msg answer;
+	const struct engine_program *w = process->program;
+	struct control_packet p;
+	struct ctl_msg answer;
 	char how[96], why[160];
 	int r;
 
@@ -273,24 +277,24 @@ static int become(struct um *um, const struct engine_start *s, struct um_process
 	r = make_files(s, &m, &f);
 	if (r < 0) {
 		remove_files(s);
-		um_process_end(um, s->id, process);
+		machine_process_end(local, s->id, process);
 		return err_set(e, -r, "machine_dir", "cannot prepare machine %s: %s", s->id,
 		               strerror(-r));
 	}
 	closep(&m.image.state);
 	m.image.state = -1;
-	m.image.kind = &um->kinds[w - um->runners];
+	m.image.engine = &local->list[w - local->programs];
 	m.pid = process->pid;
 	m.pidfd = take_fd(&process->pidfd);
 	m.control = take_fd(&process->control);
 	r = hello(w, &p, s, &m, f.agent, process->pagemap, f.tops);
 	if (r == 0)
-		r = um_call(m.control, m.pidfd, &p, UM_START_TIMEOUT_MS, &answer);
-	if (r == 0 && answer.type != UM_READY)
+		r = control_call(m.control, m.pidfd, &p, START_TIMEOUT_MS, &answer);
+	if (r == 0 && answer.type != CTL_READY)
 		r = -EPROTO;
 	if (r < 0) {
-		how_it_is(um, s->id, m.pidfd, r, how, sizeof(how));
-		um_stop(&um->engine, s->id, m.pid, NULL);
+		how_it_is(local, s->id, m.pidfd, r, how, sizeof(how));
+		local_stop(&local->engines, s->id, m.pid, NULL);
 		last_words(s->dirfd, why, sizeof(why));
 		remove_files(s);
 		return err_set(e, -r, s->image->state < 0 ? "boot_failed" : "restore_failed",
@@ -301,19 +305,19 @@ static int become(struct um *um, const struct engine_start *s, struct um_process
 		m.volumes[i].fd = -1;
 		m.volumes[i].mount = NULL;
 	}
-	m.volumes_lost = answer.arg[UM_READY_LOST] & ((1u << ENGINE_VOLUMES_MAX) - 1);
+	m.volumes_lost = answer.arg[CTL_READY_LOST] & ((1u << ENGINE_VOLUMES_MAX) - 1);
 	m.net = s->net_fd > 0;
 	*ret = m;
 	m = (struct engine_machine)ENGINE_MACHINE_EMPTY;
 	return 0;
 }
 
-static int um_start(struct engine *engine, const struct engine_start *s, struct engine_machine *ret,
-                    struct err *e)
+static int local_start(struct engines *engines, const struct engine_start *s,
+                       struct engine_machine *ret, struct err *e)
 {
-	struct um *um = (struct um *)engine;
-	const struct um_runner *w = runner_of(um, s->image);
-	AUTO(um_process_fini) struct um_process process = UM_PROCESS_EMPTY;
+	struct local_engines *local = (struct local_engines *)engines;
+	const struct engine_program *w = program_of(local, s->image);
+	AUTO(machine_process_fini) struct machine_process process = MACHINE_PROCESS_EMPTY;
 	int r;
 
 	r = check_image(s->image, e);
@@ -326,21 +330,21 @@ static int um_start(struct engine *engine, const struct engine_start *s, struct 
 	if (strlen(s->id) > ENGINE_ID_MAX)
 		return err_set(e, EINVAL, "bad_id", "machine ids have at most %d letters",
 		               ENGINE_ID_MAX);
-	if (um_process_take(um, w, s, &process)) {
-		r = become(um, s, &process, ret, e);
-		um_process_fini(&process);
-		process = (struct um_process)UM_PROCESS_EMPTY;
+	if (machine_process_take(local, w, s, &process)) {
+		r = become(local, s, &process, ret, e);
+		machine_process_fini(&process);
+		process = (struct machine_process)MACHINE_PROCESS_EMPTY;
 		if (r != -ESRCH)
 			return r;
 		/* It was about to end when it was taken; or the image is bad, and so it will be
 		 * once more. */
 	}
-	r = um_process_start(um, w, s->id, s->dirfd, s, &process, e);
-	return r < 0 ? r : become(um, s, &process, ret, e);
+	r = machine_process_start(local, w, s->id, s->dirfd, s, &process, e);
+	return r < 0 ? r : become(local, s, &process, ret, e);
 }
 
-static int um_adopt(struct engine *engine, const char *id, int dirfd, pid_t pid,
-                    const struct engine_image *image, struct engine_machine *ret, struct err *e)
+static int local_adopt(struct engines *engines, const char *id, int dirfd, pid_t pid,
+                       const struct engine_image *image, struct engine_machine *ret, struct err *e)
 {
 	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
 	char path[64];
@@ -350,7 +354,7 @@ static int um_adopt(struct engine *engine, const char *id, int dirfd, pid_t pid,
 	m.pid = pid;
 	m.pidfd = pidfd_open(pid, 0);
 	m.dirfd = fcntl(dirfd, F_DUPFD_CLOEXEC, 3);
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, UM_FD_TOP);
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, CTL_FD_TOP);
 	m.top = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (m.pidfd < 0 || m.dirfd < 0 || m.top < 0)
 		return err_set(e, errno, "machine_gone", "machine %s has ended", id);
@@ -365,25 +369,25 @@ static int um_adopt(struct engine *engine, const char *id, int dirfd, pid_t pid,
 	return 0;
 }
 
-static int um_pause(struct engine *engine, struct engine_machine *m, struct err *e)
+static int local_pause(struct engines *engines, struct engine_machine *m, struct err *e)
 {
-	struct um_msg a;
+	struct ctl_msg a;
 
-	return um_ask(m, UM_PAUSE, &a, e);
+	return control_ask(m, CTL_PAUSE, &a, e);
 }
 
-static int um_resume(struct engine *engine, struct engine_machine *m, struct err *e)
+static int local_resume(struct engines *engines, struct engine_machine *m, struct err *e)
 {
-	struct um_msg a;
+	struct ctl_msg a;
 
-	return um_ask(m, UM_RESUME, &a, e);
+	return control_ask(m, CTL_RESUME, &a, e);
 }
 
-static int um_stats(struct engine *engine, struct engine_machine *m, struct engine_stats *ret,
-                    struct err *e)
+static int local_stats(struct engines *engines, struct engine_machine *m, struct engine_stats *ret,
+                       struct err *e)
 {
-	struct um_msg a;
-	int r = um_ask(m, UM_STATS, &a, e);
+	struct ctl_msg a;
+	int r = control_ask(m, CTL_STATS, &a, e);
 
 	if (r < 0)
 		return r;
@@ -394,104 +398,104 @@ static int um_stats(struct engine *engine, struct engine_machine *m, struct engi
 	return 0;
 }
 
-static void um_free(struct engine *engine)
+static void local_free(struct engines *engines)
 {
-	struct um *um = (struct um *)engine;
+	struct local_engines *local = (struct local_engines *)engines;
 
-	while (um->prepared) {
+	while (local->prepared) {
 		char id[ENGINE_ID_MAX + 1]; /* a copy: its entry goes first */
 
-		snprintf(id, sizeof(id), "%s", um->prepared->id);
-		um_forget(engine, id);
+		snprintf(id, sizeof(id), "%s", local->prepared->id);
+		local_forget(engines, id);
 	}
-	pthread_mutex_destroy(&um->lock);
-	for (size_t i = 0; i < ARRAY_LEN(um->runners); i++)
-		um_runner_fini(&um->runners[i]);
-	jail_free(um->jail);
-	closep(&um->run_dirfd);
-	free(um);
+	pthread_mutex_destroy(&local->lock);
+	for (size_t i = 0; i < ARRAY_LEN(local->programs); i++)
+		engine_program_fini(&local->programs[i]);
+	jail_free(local->jail);
+	closep(&local->run_dirfd);
+	free(local);
 }
 
 /* The default first; the other one, if it works here, behind it. */
-static int find_kinds(struct um *um, const struct um_config *cfg, struct err *e)
+static int find_kinds(struct local_engines *local, const struct engines_config *cfg, struct err *e)
 {
-	const struct um_kind *kinds[] = {&kvm_kind, &um_kind};
+	const struct engine_recipe *recipes[] = {&kvm_recipe, &um_recipe};
 	const char *want = cfg->engine ? cfg->engine : "auto";
 	bool any = !strcmp(want, "auto");
 	size_t n = 0;
 	int r = 0;
 
-	if (!any && strcmp(want, um_kind.name) != 0 && strcmp(want, kvm_kind.name) != 0)
+	if (!any && strcmp(want, um_recipe.name) != 0 && strcmp(want, kvm_recipe.name) != 0)
 		return err_set(e, EINVAL, "bad_engine", "engine is auto, kvm or um, not '%.20s'",
 		               want);
-	if (!strcmp(want, um_kind.name)) {
-		kinds[0] = &um_kind;
-		kinds[1] = &kvm_kind;
+	if (!strcmp(want, um_recipe.name)) {
+		recipes[0] = &um_recipe;
+		recipes[1] = &kvm_recipe;
 	}
-	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-		struct um_runner *w = &um->runners[n];
+	for (size_t i = 0; i < ARRAY_LEN(recipes); i++) {
+		struct engine_program *w = &local->programs[n];
 
-		r = um_runner_init(w, kinds[i], cfg, e);
+		r = engine_program_init(w, recipes[i], cfg, e);
 		if (r < 0 && n == 0 && !any)
 			return r; /* the one that was asked for */
 		if (r < 0)
 			continue;
-		um->kinds[n++] = (struct engine_kind){.name = kinds[i]->name,
-		                                      .isolation = kinds[i]->isolation,
-		                                      .kernel = w->build,
-		                                      .host_cpu = !kinds[i]->kvm,
-		                                      .copies_ahead = kinds[i]->kvm};
+		local->list[n++] = (struct engine){.name = recipes[i]->name,
+		                                   .isolation = recipes[i]->isolation,
+		                                   .kernel = w->build,
+		                                   .host_cpu = !recipes[i]->kvm,
+		                                   .copies_ahead = recipes[i]->kvm};
 	}
-	um->engine.nkinds = n;
+	local->engines.count = n;
 	return n ? 0 : r;
 }
 
-int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *e)
+int engines_new(const struct engines_config *cfg, struct engines **ret, struct err *e)
 {
-	struct um *um = calloc(1, sizeof(*um));
+	struct local_engines *local = calloc(1, sizeof(*local));
 	int r;
 
-	if (!um)
+	if (!local)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
-	um->engine = (struct engine){
-	    .kinds = um->kinds,
-	    .memory_slot = UM_FD_LAYER,
-	    .disk_slot = UM_FD_DISK,
-	    .volume_slot = UM_FD_VOLUME,
-	    .net_slot = UM_FD_NET,
-	    .prepare = um_prepare,
-	    .forget = um_forget,
-	    .start = um_start,
-	    .unbooked = um_unbooked,
-	    .adopt = um_adopt,
-	    .snapshot = um_snapshot,
-	    .snapshot_hold = um_snapshot_hold,
-	    .go_on = um_go_on,
-	    .volume_attach = um_volume_attach,
-	    .volume_detach = um_volume_detach,
-	    .volume_grow = um_volume_grow,
-	    .volume_copy = um_volume_copy,
-	    .volume_copied = um_volume_copied,
-	    .pause = um_pause,
-	    .resume = um_resume,
-	    .stats = um_stats,
-	    .why_ended = um_why_ended,
-	    .stop = um_stop,
-	    .free = um_free,
+	local->engines = (struct engines){
+	    .list = local->list,
+	    .memory_slot = CTL_FD_LAYER,
+	    .disk_slot = CTL_FD_DISK,
+	    .volume_slot = CTL_FD_VOLUME,
+	    .net_slot = CTL_FD_NET,
+	    .prepare = local_prepare,
+	    .forget = local_forget,
+	    .start = local_start,
+	    .unbooked = local_unbooked,
+	    .adopt = local_adopt,
+	    .snapshot = local_snapshot,
+	    .snapshot_hold = local_snapshot_hold,
+	    .go_on = local_go_on,
+	    .volume_attach = local_volume_attach,
+	    .volume_detach = local_volume_detach,
+	    .volume_grow = local_volume_grow,
+	    .volume_copy = local_volume_copy,
+	    .volume_copied = local_volume_copied,
+	    .pause = local_pause,
+	    .resume = local_resume,
+	    .stats = local_stats,
+	    .why_ended = local_why_ended,
+	    .stop = local_stop,
+	    .free = local_free,
 	};
-	pthread_mutex_init(&um->lock, NULL);
-	um->want = cfg->jail_want;
-	um->run_dirfd = open(cfg->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	r = find_kinds(um, cfg, e);
+	pthread_mutex_init(&local->lock, NULL);
+	local->want = cfg->jail_want;
+	local->run_dirfd = open(cfg->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	r = find_kinds(local, cfg, e);
 	if (r == 0)
 		r = jail_new(&(struct jail_config){.run_dir = cfg->run_dir,
 		                                   .cgroup_parent = cfg->cgroup_parent,
 		                                   .no_spawns = cfg->no_starts},
-		             &um->jail, e);
+		             &local->jail, e);
 	if (r < 0) {
-		um_free(&um->engine);
+		local_free(&local->engines);
 		return r;
 	}
-	*ret = &um->engine;
+	*ret = &local->engines;
 	return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * engine/engines.h - the engine: each machine is a jailed process of its own, of one of two kinds
+ * engine/engines.h - the engines of this host: each machine is a jailed process of its own
  * um: a Linux kernel that is an unprivileged host process (panda-um). kvm: a monitor (panda-vmm)
  * and a guest behind hardware virtualization. Both are told what to do in the same words
  * (control.h) and keep their layers in the same slots, so all but the start is one code.
@@ -7,10 +7,10 @@
 #pragma once
 #include "machine/engine.h"
 
-struct um_config {
+struct engines_config {
 	/*
-	 * "auto" (or NULL), "um" or "kvm": the kind of what does not ask for one. auto: kvm where
-	 * it works. The other kind is there, too, if it works here.
+	 * "auto" (or NULL), "um" or "kvm": the engine of machines that do not ask for one. auto:
+	 * kvm where it works. The other engine is there, too, if it works here.
 	 */
 	const char *engine;
 	const char *kernel;        /* path of panda-um */
@@ -20,7 +20,7 @@ struct um_config {
 	unsigned jail_want;        /* JAIL_*: refuse to start machines without these */
 	/*
 	 * Only for machines that run already: what it takes to start one is neither tried nor made,
-	 * so a kind may be there that does not work here.
+	 * so an engine may be there that does not work here.
 	 */
 	bool no_starts;
 };
@@ -29,4 +29,4 @@ struct um_config {
  * Kinds: bad_engine, kernel_missing, kvm_unusable, um_unusable, and those of jail_new(). Caller
  * frees with (*ret)->free().
  */
-int um_engine_new(const struct um_config *cfg, struct engine **ret, struct err *e);
+int engines_new(const struct engines_config *cfg, struct engines **ret, struct err *e);

@@ -123,4 +123,4 @@ static const struct jail_rule rules[] = {
     {"readlink", {{0}}},
 };
 
-const struct jail_rules vmm_rules = {rules, ARRAY_LEN(rules)};
+const struct jail_rules kvm_rules = {rules, ARRAY_LEN(rules)};

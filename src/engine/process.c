@@ -22,9 +22,9 @@
 
 enum {
 	PIDS_DEFAULT = 2048,
-	WORDS_MAX = 24, /* of a command line, as many as the longest kind has and some */
+	WORDS_MAX = 24, /* of a command line, as many as the longest recipe has and some */
 	/* fds: beside the fixed slots each guest process has one, and so has each agent stream */
-	NOFILE = UM_FD_DYNAMIC + PIDS_DEFAULT + 256,
+	NOFILE = CTL_FD_DYNAMIC + PIDS_DEFAULT + 256,
 };
 
 /* Host memory a machine needs beside the guest's: page tables, stubs, the kernel's own image. The
@@ -38,7 +38,7 @@ enum {
  */
 static int wait_for_exec(pid_t pid, int program)
 {
-	uint64_t deadline = mono_ms() + UM_START_TIMEOUT_MS;
+	uint64_t deadline = mono_ms() + START_TIMEOUT_MS;
 	struct stat want, st;
 	char path[64];
 
@@ -98,8 +98,8 @@ static uint64_t largest_file(const struct engine_start *s)
 }
 
 /* The jail of a machine; s is NULL when nobody knows yet which machine it will be. */
-static struct jail_spec jail_for(struct um *um, const struct um_runner *w, const char *id,
-                                 const struct engine_start *s)
+static struct jail_spec jail_for(struct local_engines *local, const struct engine_program *w,
+                                 const char *id, const struct engine_start *s)
 {
 	struct jail_spec spec = {
 	    .id = id,
@@ -107,9 +107,9 @@ static struct jail_spec jail_for(struct um *um, const struct um_runner *w, const
 	    .limits.pids_max = s && s->pids_max ? s->pids_max : PIDS_DEFAULT,
 	    .nofile_max = NOFILE,
 	    .file_max = largest_file(s),
-	    .no_aslr = w->kind->no_aslr,
+	    .no_aslr = w->recipe->no_aslr,
 	    .filter = &w->filter,
-	    .want = um->want,
+	    .want = local->want,
 	};
 	int cpu = -1;
 
@@ -120,34 +120,35 @@ static struct jail_spec jail_for(struct um *um, const struct um_runner *w, const
 	spec.limits.cpu_max_percent = s->cpu_max_percent;
 	if (s->cpu >= 0)
 		cpu = s->cpu;
-	else if (w->kind->one_cpu)
-		cpu = cpu_choose(um->run_dirfd);
+	else if (w->recipe->one_cpu)
+		cpu = cpu_choose(local->run_dirfd);
 	spec.pin = cpu >= 0;
 	spec.cpu = spec.pin ? (unsigned)cpu : 0;
 	return spec;
 }
 
-void um_process_fini(struct um_process *p)
+void machine_process_fini(struct machine_process *p)
 {
 	closep(&p->pidfd);
 	closep(&p->control);
 	closep(&p->pagemap);
 }
 
-void um_process_end(struct um *um, const char *id, struct um_process *p)
+void machine_process_end(struct local_engines *local, const char *id, struct machine_process *p)
 {
-	um_stop(&um->engine, id, p->pid, NULL);
-	um_process_fini(p);
-	*p = (struct um_process)UM_PROCESS_EMPTY;
+	local_stop(&local->engines, id, p->pid, NULL);
+	machine_process_fini(p);
+	*p = (struct machine_process)MACHINE_PROCESS_EMPTY;
 }
 
-int um_process_start(struct um *um, const struct um_runner *w, const char *id, int dirfd,
-                     const struct engine_start *s, struct um_process *ret, struct err *e)
+int machine_process_start(struct local_engines *local, const struct engine_program *w,
+                          const char *id, int dirfd, const struct engine_start *s,
+                          struct machine_process *ret, struct err *e)
 {
-	AUTO(um_process_fini) struct um_process p = UM_PROCESS_EMPTY;
-	struct jail_spec spec = jail_for(um, w, id, s);
+	AUTO(machine_process_fini) struct machine_process p = MACHINE_PROCESS_EMPTY;
+	struct jail_spec spec = jail_for(local, w, id, s);
 	char mem[48], cpus[32], extra[512];
-	const char *argv[WORDS_MAX] = {w->kind->program};
+	const char *argv[WORDS_MAX] = {w->recipe->program};
 	char *envp[] = {"PANDA=1", NULL};
 	autoclose int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	autoclose int log =
@@ -167,32 +168,32 @@ int um_process_start(struct um *um, const struct um_runner *w, const char *id, i
 	if (r < 0)
 		return err_set(e, -r, "machine_dir", "cannot write in the directory of %s: %s", id,
 		               strerror(-r));
-	fds[3] = (struct jail_fd){control, UM_FD_CTL};
-	fds[4] = (struct jail_fd){w->kvm_fd, UM_FD_KVM};
+	fds[3] = (struct jail_fd){control, CTL_FD_CTL};
+	fds[4] = (struct jail_fd){w->kvm_fd, CTL_FD_KVM};
 	spec.fds = fds;
-	spec.nfds = w->kind->kvm ? 5 : 4;
+	spec.nfds = w->recipe->kvm ? 5 : 4;
 	if (s && s->image->state < 0) {
 		snprintf(mem, sizeof(mem), "mem=%lluK",
 		         (unsigned long long)(s->image->memory_size >> 10));
 		snprintf(cpus, sizeof(cpus), "cpus=%u", MAX(s->cpus, 1u));
 		snprintf(extra, sizeof(extra), "%s", s->cmdline ? s->cmdline : "panda=1");
 		argv[n++] = mem;
-		if (w->kind->kvm)
+		if (w->recipe->kvm)
 			argv[n++] = cpus;
-		for (const char *const *word = w->kind->boot; *word; word++)
+		for (const char *const *word = w->recipe->boot; *word; word++)
 			argv[n++] = *word;
 		argv[n++] = extra;
-	} else if (!s && w->kind->kvm) {
+	} else if (!s && w->recipe->kvm) {
 		argv[n++] = "ahead";
 	}
 	spec.argv = (char *const *)argv;
 	spec.envp = envp;
-	r = jail_uid_take(um->jail, &uid, e);
+	r = jail_uid_take(local->jail, &uid, e);
 	if (r < 0)
 		return r;
 	spec.uid = uid.uid;
 	spec.gid = uid.uid;
-	r = jail_spawn(um->jail, &spec, &p.pidfd, &p.pid, e);
+	r = jail_spawn(local->jail, &spec, &p.pidfd, &p.pid, e);
 	jail_uid_drop(&uid);
 	if (r < 0)
 		return r;
@@ -200,50 +201,50 @@ int um_process_start(struct um *um, const struct um_runner *w, const char *id, i
 	if (r == 0)
 		r = p.pagemap = open_pagemap(p.pid);
 	if (r < 0) {
-		um_process_end(um, id, &p);
+		machine_process_end(local, id, &p);
 		return err_set(e, -r, "jail_failed", "machine %s did not begin: %s", id,
 		               strerror(-r));
 	}
-	p.runner = w;
+	p.program = w;
 	*ret = p;
-	p = (struct um_process)UM_PROCESS_EMPTY;
+	p = (struct machine_process)MACHINE_PROCESS_EMPTY;
 	return 0;
 }
 
-/* Of the default kind, one that will be given a state: a boot has another command line. */
-int um_prepare(struct engine *engine, const char *id, int dirfd, struct err *e)
+/* Of the default engine, one that will be given a state: a boot has another command line. */
+int local_prepare(struct engines *engines, const char *id, int dirfd, struct err *e)
 {
-	struct um *um = (struct um *)engine;
-	struct um_prepared *p = calloc(1, sizeof(*p));
+	struct local_engines *local = (struct local_engines *)engines;
+	struct prepared_process *p = calloc(1, sizeof(*p));
 	int r;
 
 	if (!p)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	snprintf(p->id, sizeof(p->id), "%s", id);
-	r = um_process_start(um, &um->runners[0], id, dirfd, NULL, &p->process, e);
+	r = machine_process_start(local, &local->programs[0], id, dirfd, NULL, &p->process, e);
 	if (r < 0) {
 		free(p);
 		return r;
 	}
-	pthread_mutex_lock(&um->lock);
-	p->next = um->prepared;
-	um->prepared = p;
-	pthread_mutex_unlock(&um->lock);
+	pthread_mutex_lock(&local->lock);
+	p->next = local->prepared;
+	local->prepared = p;
+	pthread_mutex_unlock(&local->lock);
 	return 0;
 }
 
 /* What was made ahead for this id is the caller's from now on. False: nothing. */
-static bool take_prepared(struct um *um, const char *id, struct um_process *ret)
+static bool take_prepared(struct local_engines *local, const char *id, struct machine_process *ret)
 {
-	struct um_prepared **at = &um->prepared, *p;
+	struct prepared_process **at = &local->prepared, *p;
 
-	pthread_mutex_lock(&um->lock);
+	pthread_mutex_lock(&local->lock);
 	while (*at && strcmp((*at)->id, id) != 0)
 		at = &(*at)->next;
 	p = *at;
 	if (p)
 		*at = p->next;
-	pthread_mutex_unlock(&um->lock);
+	pthread_mutex_unlock(&local->lock);
 	if (!p)
 		return false;
 	*ret = p->process;
@@ -251,34 +252,34 @@ static bool take_prepared(struct um *um, const char *id, struct um_process *ret)
 	return true;
 }
 
-void um_forget(struct engine *engine, const char *id)
+void local_forget(struct engines *engines, const char *id)
 {
-	struct um *um = (struct um *)engine;
-	struct um_process p;
+	struct local_engines *local = (struct local_engines *)engines;
+	struct machine_process p;
 
-	if (take_prepared(um, id, &p))
-		um_process_end(um, id, &p);
+	if (take_prepared(local, id, &p))
+		machine_process_end(local, id, &p);
 }
 
 /* Can one that was made ahead become this machine? Then it gets the machine's limits. */
-static bool fits(struct um *um, const struct um_runner *w, const struct engine_start *s,
-                 const struct um_process *p)
+static bool fits(struct local_engines *local, const struct engine_program *w,
+                 const struct engine_start *s, const struct machine_process *p)
 {
-	struct jail_spec has = jail_for(um, w, s->id, NULL), want = jail_for(um, w, s->id, s);
+	struct jail_spec has = jail_for(local, w, s->id, NULL), want = jail_for(local, w, s->id, s);
 	struct pollfd ended = {.fd = p->pidfd, .events = POLLIN};
 
-	return p->runner == w && s->image->state >= 0 && has.file_max == want.file_max &&
+	return p->program == w && s->image->state >= 0 && has.file_max == want.file_max &&
 	       has.limits.pids_max == want.limits.pids_max && poll(&ended, 1, 0) == 0 &&
-	       jail_limit(um->jail, &want, p->pid, NULL) == 0;
+	       jail_limit(local->jail, &want, p->pid, NULL) == 0;
 }
 
-bool um_process_take(struct um *um, const struct um_runner *w, const struct engine_start *s,
-                     struct um_process *ret)
+bool machine_process_take(struct local_engines *local, const struct engine_program *w,
+                          const struct engine_start *s, struct machine_process *ret)
 {
-	if (!take_prepared(um, s->id, ret))
+	if (!take_prepared(local, s->id, ret))
 		return false;
-	if (fits(um, w, s, ret))
+	if (fits(local, w, s, ret))
 		return true;
-	um_process_end(um, s->id, ret);
+	machine_process_end(local, s->id, ret);
 	return false;
 }

@@ -1,5 +1,5 @@
 /*
- * engine/program.c - what is different about the two kinds of machines, until they run
+ * engine/program.c - what is different about the machines of the two engines, until they run
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@ static const char *const um_boot[] = {
     "root=/dev/pblk0", "ro", "init=/sbin/panda-init", "seccomp=on", "quiet", NULL,
 };
 
-const struct um_kind um_kind = {
+const struct engine_recipe um_recipe = {
     .name = "um",
     .isolation = "user-mode-kernel",
     .program = "panda-um",
@@ -46,11 +46,11 @@ static const char *const kvm_boot[] = {
     NULL,
 };
 
-const struct um_kind kvm_kind = {
+const struct engine_recipe kvm_recipe = {
     .name = "kvm",
     .isolation = "kvm",
     .program = "panda-vmm",
-    .rules = &vmm_rules,
+    .rules = &kvm_rules,
     .boot = kvm_boot,
     .kvm = true,
 };
@@ -85,52 +85,52 @@ static int open_program(const char *what, const char *path, int *ret, struct err
 }
 
 /* All that only a start needs: what the host must have, and the filter. */
-static int try_to_start(struct um_runner *r, struct err *e)
+static int try_to_start(struct engine_program *r, struct err *e)
 {
 	char why[200];
 
-	if (!r->kind->kvm && um_usable(why, sizeof(why)) < 0)
+	if (!r->recipe->kvm && um_usable(why, sizeof(why)) < 0)
 		return err_set(e, ENOTSUP, "um_unusable",
 		               "%s; 'engine = kvm' needs hardware virtualization instead", why);
-	if (r->kind->kvm) {
+	if (r->recipe->kvm) {
 		r->kvm_fd = kvm_open(why, sizeof(why));
 		if (r->kvm_fd < 0)
 			return err_set(e, -r->kvm_fd, "kvm_unusable",
 			               "%s; 'engine = um' needs no hardware for it", why);
 	}
-	return jail_filter_build(r->kind->rules, 1,
+	return jail_filter_build(r->recipe->rules, 1,
 	                         getenv("PANDA_SECCOMP_LOG") ? JAIL_DENY_LOG : JAIL_DENY_ENOSYS,
 	                         &r->filter, e);
 }
 
-int um_runner_init(struct um_runner *r, const struct um_kind *k, const struct um_config *cfg,
-                   struct err *e)
+int engine_program_init(struct engine_program *r, const struct engine_recipe *k,
+                        const struct engines_config *cfg, struct err *e)
 {
 	const char *program = k->kvm ? cfg->vmm : cfg->kernel;
 	const char *kernel = k->kvm ? cfg->vmlinux : cfg->kernel;
 	int ret;
 
-	*r = (struct um_runner){.kind = k, .program_fd = -1, .kvm_fd = -1, .kernel_fd = -1};
+	*r = (struct engine_program){.recipe = k, .program_fd = -1, .kvm_fd = -1, .kernel_fd = -1};
 	ret = open_program(k->kvm ? "the monitor" : "the kernel", program, &r->program_fd, e);
 	if (ret == 0 && k->kvm)
 		ret = open_program("the guest kernel", kernel, &r->kernel_fd, e);
 	if (ret == 0 && !cfg->no_starts)
 		ret = try_to_start(r, e);
 	if (ret < 0) {
-		um_runner_fini(r);
+		engine_program_fini(r);
 		return ret;
 	}
 	kernel_identity(kernel, k->kvm ? r->kernel_fd : r->program_fd, r->build);
 	return 0;
 }
 
-void um_runner_fini(struct um_runner *r)
+void engine_program_fini(struct engine_program *r)
 {
-	if (!r->kind)
+	if (!r->recipe)
 		return;
 	jail_filter_fini(&r->filter);
 	closep(&r->program_fd);
 	closep(&r->kvm_fd);
 	closep(&r->kernel_fd);
-	r->kind = NULL;
+	r->recipe = NULL;
 }

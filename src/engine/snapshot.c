@@ -45,7 +45,7 @@ static int keep_live(struct set *s, uint64_t live)
 }
 
 struct snapshot_work {
-	struct um_packet p;
+	struct control_packet p;
 	int map, state, next, top_ro;
 	int disk_ro[ENGINE_DISKS_MAX], disk_next[ENGINE_DISKS_MAX];
 	char disk_name[ENGINE_DISKS_MAX][32], disk_next_name[ENGINE_DISKS_MAX][32];
@@ -78,15 +78,15 @@ static int disk_top(const struct engine_machine *m, size_t disk, char name[32], 
 	bool found = false;
 
 	snprintf(path, sizeof(path), "/proc/%d/fd/%zu", (int)m->pid,
-	         UM_FD_DISK + disk * UM_LAYERS_MAX + m->image.disks[disk].layers.n);
+	         CTL_FD_DISK + disk * CTL_LAYERS_MAX + m->image.disks[disk].layers.n);
 	if (stat(path, &top) < 0)
 		return -errno;
 	for (size_t n = 0;; n++) {
-		um_disk_name(next, disk, n);
+		layer_file_name(next, disk, n);
 		if (fstatat(m->dirfd, next, &st, AT_SYMLINK_NOFOLLOW) < 0)
 			break;
 		if (st.st_dev == top.st_dev && st.st_ino == top.st_ino) {
-			um_disk_name(name, disk, n);
+			layer_file_name(name, disk, n);
 			found = true;
 		}
 	}
@@ -95,20 +95,20 @@ static int disk_top(const struct engine_machine *m, size_t disk, char name[32], 
 
 static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
 {
-	struct um_packet *p = &w->p;
+	struct control_packet *p = &w->p;
 	int r;
 
-	p->msg = (struct um_msg){.magic = UM_MAGIC, .type = UM_SNAPSHOT};
+	p->msg = (struct ctl_msg){.magic = CTL_MAGIC, .type = CTL_SNAPSHOT};
 	w->map = openat(m->dirfd, ENGINE_UNBOOKED, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	w->state = memfd_create("panda-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	w->top_ro = reopen(m->top, O_RDONLY);
-	r = layer_create_memfd("panda-memory", um_pages(m->image.memory_size), &w->next);
+	r = layer_create_memfd("panda-memory", pages_of(m->image.memory_size), &w->next);
 	if (r < 0 || w->map < 0 || w->state < 0 || w->top_ro < 0)
 		return r < 0 ? r : -ENOMEM;
-	um_packet_add(p, w->state, UM_TO_STATE);
-	um_packet_add(p, w->map, UM_TO_MAP);
-	um_packet_add(p, w->top_ro, UM_TOP_RO);
-	um_packet_add(p, w->next, UM_FD_TOP);
+	control_packet_add(p, w->state, CTL_TO_STATE);
+	control_packet_add(p, w->map, CTL_TO_MAP);
+	control_packet_add(p, w->top_ro, CTL_TOP_RO);
+	control_packet_add(p, w->next, CTL_FD_TOP);
 	for (size_t d = 0; d < m->image.ndisks; d++) {
 		char *next = w->disk_next_name[d];
 
@@ -121,18 +121,18 @@ static int prepare_snapshot(struct engine_machine *m, struct snapshot_work *w)
 		    openat(m->dirfd, w->disk_name[d], O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 		if (w->disk_ro[d] < 0)
 			return -errno;
-		r = layer_create_file(m->dirfd, next, um_pages(m->image.disks[d].size),
+		r = layer_create_file(m->dirfd, next, pages_of(m->image.disks[d].size),
 		                      &w->disk_next[d]);
 		if (r < 0)
 			return r;
-		um_packet_add(p, w->disk_ro[d], UM_DISK_RO + (unsigned)d);
-		um_packet_add(p, w->disk_next[d], UM_DISK_TOP + (unsigned)d);
+		control_packet_add(p, w->disk_ro[d], CTL_DISK_RO + (unsigned)d);
+		control_packet_add(p, w->disk_next[d], CTL_DISK_TOP + (unsigned)d);
 	}
 	return 0;
 }
 
 /* Turns what was the top into a layer of the set. */
-static int push_memory(struct engine_machine *m, struct snapshot_work *w, const struct um_msg *a,
+static int push_memory(struct engine_machine *m, struct snapshot_work *w, const struct ctl_msg *a,
                        off_t *pos)
 {
 	AUTO(layer_unrefp) struct layer *l = NULL;
@@ -140,9 +140,9 @@ static int push_memory(struct engine_machine *m, struct snapshot_work *w, const 
 	uint64_t deadline = 0;
 	int r;
 
-	r = keep_live(&m->image.memory, a->arg[UM_DONE_LIVE]);
+	r = keep_live(&m->image.memory, a->arg[CTL_DONE_LIVE]);
 	if (r == 0)
-		r = runs_read(w->map, pos, a->arg[UM_DONE_RUNS], m->image.memory.pages, &map);
+		r = runs_read(w->map, pos, a->arg[CTL_DONE_RUNS], m->image.memory.pages, &map);
 	if (r == 0) {
 		do
 			r = layer_seal_memfd(m->top, m->image.memory.pages, &map, &l);
@@ -154,7 +154,7 @@ static int push_memory(struct engine_machine *m, struct snapshot_work *w, const 
 }
 
 static int push_disk(struct engine_machine *m, size_t d, struct snapshot_work *w,
-                     const struct um_msg *a, off_t *pos)
+                     const struct ctl_msg *a, off_t *pos)
 {
 	struct engine_disk *k = &m->image.disks[d];
 	AUTO(layer_unrefp) struct layer *l = NULL;
@@ -176,7 +176,8 @@ static int push_disk(struct engine_machine *m, size_t d, struct snapshot_work *w
 }
 
 /* The machine goes on where it was; but its disks may have dropped layers already. */
-static void give_up(struct engine_machine *m, const struct snapshot_work *w, const struct um_msg *a)
+static void give_up(struct engine_machine *m, const struct snapshot_work *w,
+                    const struct ctl_msg *a)
 {
 	for (size_t d = 0; d < m->image.ndisks; d++) {
 		if (w->disk_next[d] >= 0)
@@ -190,17 +191,17 @@ static int take_snapshot(struct engine_machine *m, bool hold, struct engine_imag
                          struct engine_snapshot_info *info, struct err *e)
 {
 	AUTO(work_fini) struct snapshot_work w;
-	struct um_msg a = {0};
+	struct ctl_msg a = {0};
 	off_t pos = 0;
 	int r;
 
 	work_init(&w);
 	r = prepare_snapshot(m, &w);
-	w.p.msg.arg[UM_SNAPSHOT_HOLD] = hold;
+	w.p.msg.arg[CTL_SNAPSHOT_HOLD] = hold;
 	if (r == 0)
-		r = um_call(m->control, m->pidfd, &w.p, UM_CALL_TIMEOUT_MS, &a);
+		r = control_call(m->control, m->pidfd, &w.p, CONTROL_CALL_TIMEOUT_MS, &a);
 	if (r == 0)
-		r = um_done(&a);
+		r = control_done(&a);
 	if (r < 0) {
 		give_up(m, &w, &a);
 		return err_set(e, -r, r == -ESRCH ? "machine_gone" : "snapshot_failed",
@@ -237,36 +238,36 @@ static int take_snapshot(struct engine_machine *m, bool hold, struct engine_imag
 		return err_set(e, -r, "no_memory", "no memory to save machine %s", m->id);
 	ret->state = take_fd(&w.state);
 	if (info)
-		info->stop_ns = a.arg[UM_DONE_STOP_NS];
+		info->stop_ns = a.arg[CTL_DONE_STOP_NS];
 	return 0;
 }
 
-int um_snapshot(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
-                struct engine_snapshot_info *info, struct err *e)
+int local_snapshot(struct engines *engines, struct engine_machine *m, struct engine_image *ret,
+                   struct engine_snapshot_info *info, struct err *e)
 {
 	return take_snapshot(m, false, ret, info, e);
 }
 
-int um_snapshot_hold(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
-                     struct engine_snapshot_info *info, struct err *e)
+int local_snapshot_hold(struct engines *engines, struct engine_machine *m, struct engine_image *ret,
+                        struct engine_snapshot_info *info, struct err *e)
 {
 	return take_snapshot(m, true, ret, info, e);
 }
 
 /* Whatever it is asked next lets it go on. */
-int um_go_on(struct engine *engine, struct engine_machine *m, struct err *e)
+int local_go_on(struct engines *engines, struct engine_machine *m, struct err *e)
 {
-	struct um_msg a;
+	struct ctl_msg a;
 
-	return um_ask(m, UM_PING, &a, e);
+	return control_ask(m, CTL_PING, &a, e);
 }
 
-int um_unbooked(struct engine *engine, int dirfd, int disk, uint64_t pages, struct map *ret)
+int local_unbooked(struct engines *engines, int dirfd, int disk, uint64_t pages, struct map *ret)
 {
 	autoclose int map = openat(dirfd, ENGINE_UNBOOKED, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	autoclose int control = -1;
-	struct um_packet ping = {.msg = {.magic = UM_MAGIC, .type = UM_PING}};
-	struct um_msg a;
+	struct control_packet ping = {.msg = {.magic = CTL_MAGIC, .type = CTL_PING}};
+	struct ctl_msg a;
 	struct stat st;
 	off_t pos = 0;
 	int r;
@@ -276,17 +277,17 @@ int um_unbooked(struct engine *engine, int dirfd, int disk, uint64_t pages, stru
 	/* Requests are served in turn: when this one is answered, a snapshot is over. */
 	r = sock_connect(dirfd, "control", SOCK_SEQPACKET, &control);
 	if (r == 0)
-		r = um_call(control, -1, &ping, UM_CALL_TIMEOUT_MS, &a);
+		r = control_call(control, -1, &ping, CONTROL_CALL_TIMEOUT_MS, &a);
 	if (r < 0)
 		return r;
 	/* The machine's answer stands behind the runs. */
 	if (fstat(map, &st) < 0 || st.st_size < (off_t)sizeof(a) ||
 	    io_pread_full(map, &a, sizeof(a), st.st_size - (off_t)sizeof(a)) < 0 ||
-	    a.magic != UM_MAGIC || um_done(&a) < 0)
+	    a.magic != CTL_MAGIC || control_done(&a) < 0)
 		return -ENOENT;
 	if (disk < 0)
-		return runs_read(map, &pos, a.arg[UM_DONE_RUNS], pages, ret);
-	pos = (off_t)(a.arg[UM_DONE_RUNS] * sizeof(struct map_run));
+		return runs_read(map, &pos, a.arg[CTL_DONE_RUNS], pages, ret);
+	pos = (off_t)(a.arg[CTL_DONE_RUNS] * sizeof(struct map_run));
 	for (int d = 0; d < disk; d++)
 		pos += (off_t)(a.disk[d].layers * sizeof(struct map_run));
 	return runs_read(map, &pos, a.disk[disk].layers, pages, ret);

@@ -35,7 +35,7 @@ static int read_layer(struct machines *ms, int dirfd, const char *path, int disk
 	if (r == 0)
 		r = map_parse(bytes, n, pages, &map);
 	else if (r == -ENOENT) {
-		r = ms->engine->unbooked(ms->engine, dirfd, disk, pages, &map);
+		r = ms->engines->unbooked(ms->engines, dirfd, disk, pages, &map);
 		if (r == -ENOENT)
 			r = -EBADMSG;     /* it holds another file than we gave it */
 		if (r == 0 && disk < 0) { /* sealing takes a writable fd */
@@ -59,8 +59,8 @@ static int read_layer(struct machines *ms, int dirfd, const char *path, int disk
 static int read_layers(struct machines *ms, int dirfd, pid_t pid, int disk, size_t n,
                        uint64_t pages, const json_t *list, struct set *ret)
 {
-	unsigned slot = disk < 0 ? ms->engine->memory_slot
-	                         : ms->engine->disk_slot + (unsigned)disk * ENGINE_LAYERS_MAX;
+	unsigned slot = disk < 0 ? ms->engines->memory_slot
+	                         : ms->engines->disk_slot + (unsigned)disk * ENGINE_LAYERS_MAX;
 	struct set s = {.pages = pages};
 	int r = 0;
 
@@ -120,13 +120,13 @@ static int read_image(struct machines *ms, int dirfd, pid_t pid, const json_t *j
 	bool unbooked;
 	int r;
 
-	i.kind = engine_kind(ms->engine, json_string_value(json_object_get(j, "engine")), NULL);
-	if (!i.kind)
+	i.engine = engine_find(ms->engines, json_string_value(json_object_get(j, "engine")), NULL);
+	if (!i.engine)
 		return -ENOTSUP;
 	i.memory_size = book_int(j, "memory_size");
 	unbooked =
-	    ms->engine->unbooked(ms->engine, dirfd, -1, i.memory_size / MAP_PAGE, &sealed) == 0;
-	n = count_fds(pid, ms->engine->memory_slot);
+	    ms->engines->unbooked(ms->engines, dirfd, -1, i.memory_size / MAP_PAGE, &sealed) == 0;
+	n = count_fds(pid, ms->engines->memory_slot);
 	r = !unbooked && n != json_array_size(list)
 	        ? -EBADMSG
 	        : read_layers(ms, dirfd, pid, -1, n, i.memory_size / MAP_PAGE, list, &i.memory);
@@ -138,7 +138,7 @@ static int read_image(struct machines *ms, int dirfd, pid_t pid, const json_t *j
 		                             .read_only =
 		                                 json_is_true(json_object_get(k, "read_only"))};
 		list = json_object_get(k, "layers");
-		n = count_fds(pid, ms->engine->disk_slot + (unsigned)d * ENGINE_LAYERS_MAX);
+		n = count_fds(pid, ms->engines->disk_slot + (unsigned)d * ENGINE_LAYERS_MAX);
 		if (!disk->read_only && n > 0)
 			n--; /* the last one is its top, no layer yet */
 		r = !unbooked && n != json_array_size(list)
@@ -182,7 +182,8 @@ int machine_volume_file(struct machines *ms, const struct engine_machine *m, uns
 	if (slot >= ENGINE_VOLUMES_MAX || !m->volumes[slot].size)
 		return err_set(e, ENOENT, "volume_missing", "machine %s has no volume %u", m->id,
 		               slot);
-	snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)m->pid, ms->engine->volume_slot + slot);
+	snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)m->pid,
+	         ms->engines->volume_slot + slot);
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return err_set(e, errno, "machine_gone", "machine %s has ended", m->id);
@@ -200,7 +201,7 @@ int machine_net_fd(struct machines *ms, const struct engine_machine *m, int *ret
 	if (!m->net)
 		return err_set(e, ENOENT, "net_missing", "machine %s has no network", m->id);
 	/* The very open file, not the device anew: a tap is what it was attached to. */
-	fd = pidfd_getfd(m->pidfd, (int)ms->engine->net_slot, 0);
+	fd = pidfd_getfd(m->pidfd, (int)ms->engines->net_slot, 0);
 	if (fd < 0)
 		return err_set(e, errno, "machine_gone", "cannot take the tap of machine %s: %s",
 		               m->id, strerror(errno));
@@ -228,7 +229,7 @@ int machine_take_up(struct machines *ms, const char *id, struct engine_machine *
 		return err_set(e, -r, "machine_gone",
 		               "the layers of machine %s are not as we left them: %s", id,
 		               strerror(-r));
-	r = ms->engine->adopt(ms->engine, id, dir, info->pid, &image, ret, e);
+	r = ms->engines->adopt(ms->engines, id, dir, info->pid, &image, ret, e);
 	if (r == 0) {
 		read_volumes(j, ret);
 		ret->net = json_is_true(json_object_get(j, "net"));

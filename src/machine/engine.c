@@ -12,18 +12,18 @@
 #include "base/cleanup.h"
 #include "layers/sparse.h"
 
-const struct engine_kind *engine_kind(const struct engine *engine, const char *name, struct err *e)
+const struct engine *engine_find(const struct engines *engines, const char *name, struct err *e)
 {
 	if (!name || !*name || !strcmp(name, "auto"))
-		return &engine->kinds[0];
-	for (size_t i = 0; i < engine->nkinds; i++)
-		if (!strcmp(engine->kinds[i].name, name))
-			return &engine->kinds[i];
+		return &engines->list[0];
+	for (size_t i = 0; i < engines->count; i++)
+		if (!strcmp(engines->list[i].name, name))
+			return &engines->list[i];
 	err_set(e, ENOTSUP, "engine_missing",
 	        "the engine '%.16s' does not work on this host, which has: %s%s%s ('panda doctor' "
 	        "says why)",
-	        name, engine->kinds[0].name, engine->nkinds > 1 ? " and " : "",
-	        engine->nkinds > 1 ? engine->kinds[1].name : "");
+	        name, engines->list[0].name, engines->count > 1 ? " and " : "",
+	        engines->count > 1 ? engines->list[1].name : "");
 	return NULL;
 }
 
@@ -42,7 +42,7 @@ int engine_image_copy(const struct engine_image *i, struct engine_image *ret)
 	struct engine_image c = ENGINE_IMAGE_EMPTY;
 	int r;
 
-	c.kind = i->kind;
+	c.engine = i->engine;
 	c.memory_size = i->memory_size;
 	r = set_copy(&i->memory, &c.memory);
 	for (size_t d = 0; r == 0 && d < i->ndisks; d++) {

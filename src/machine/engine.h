@@ -18,14 +18,14 @@ enum {
 	ENGINE_VOLUMES_MAX = 6,
 	ENGINE_COPY_CHUNK = 65536,
 	ENGINE_ID_MAX = 64,
-	ENGINE_KINDS_MAX = 2,
+	ENGINES_MAX = 2,
 };
 
 /*
  * One way of running machines: what a machine process is, and what stands between a guest and the
- * host. A machine is of one kind for ever, and so is all that was saved of it.
+ * host. A machine has one engine for ever, and so has all that was saved of it.
  */
-struct engine_kind {
+struct engine {
 	const char *name;      /* "um", "kvm": in manifests and templates */
 	const char *isolation; /* what the API calls this boundary */
 	const char *kernel;    /* identity of the guest kernel, for manifests */
@@ -73,7 +73,7 @@ int engine_volume_clone(int from, int to);
 
 /* A machine at rest: sealed, so any number of machines may start from it. Owns what it names. */
 struct engine_image {
-	const struct engine_kind *kind; /* NULL, of one that never ran: the engine's default */
+	const struct engine *engine; /* NULL, of one that never ran: the host's default */
 	uint64_t memory_size;
 	struct set memory;
 	struct engine_disk disks[ENGINE_DISKS_MAX];
@@ -160,10 +160,10 @@ struct engine_snapshot_info {
 	uint64_t stop_ns; /* how long the machine stood still */
 };
 
-struct engine {
-	/* Those that work on this host; what does not ask for one gets the first. */
-	const struct engine_kind *kinds;
-	size_t nkinds;
+struct engines {
+	/* Those that work on this host. A machine that does not ask for one gets the first. */
+	const struct engine *list;
+	size_t count;
 	/* Where a machine process holds its layers: fd numbers, for whoever takes it up again. */
 	unsigned memory_slot,
 	    disk_slot, /* disk d, layer i: disk_slot + d * ENGINE_LAYERS_MAX + i */
@@ -174,11 +174,11 @@ struct engine {
 	 * and this directory, in its jail. It holds nothing of any machine yet, and ends with us.
 	 * Nobody has to. forget() undoes it when the start did not come; free() forgets all.
 	 */
-	int (*prepare)(struct engine *e, const char *id, int dirfd, struct err *err);
-	void (*forget)(struct engine *e, const char *id);
+	int (*prepare)(struct engines *e, const char *id, int dirfd, struct err *err);
+	void (*forget)(struct engines *e, const char *id);
 
 	/* Boots or restores. Returns when the kernel runs; *ret is the caller's. */
-	int (*start)(struct engine *e, const struct engine_start *s, struct engine_machine *ret,
+	int (*start)(struct engines *e, const struct engine_start *s, struct engine_machine *ret,
 	             struct err *err);
 
 	/*
@@ -186,38 +186,38 @@ struct engine {
 	 * machine is at peace, then gives the map of the layer it sealed, of its memory (disk -1)
 	 * or of a disk. -ENOENT: there was none. In the file ENGINE_UNBOOKED of dirfd.
 	 */
-	int (*unbooked)(struct engine *e, int dirfd, int disk, uint64_t pages, struct map *ret);
+	int (*unbooked)(struct engines *e, int dirfd, int disk, uint64_t pages, struct map *ret);
 
 	/* Takes up a machine that another process started. id and dirfd say which. */
-	int (*adopt)(struct engine *e, const char *id, int dirfd, pid_t pid,
+	int (*adopt)(struct engines *e, const char *id, int dirfd, pid_t pid,
 	             const struct engine_image *image, struct engine_machine *ret, struct err *err);
 
 	/*
 	 * Seals what the machine has written and lets it go on above. *ret can be started from,
 	 * any number of times, also when the machine is long gone.
 	 */
-	int (*snapshot)(struct engine *e, struct engine_machine *m, struct engine_image *ret,
+	int (*snapshot)(struct engines *e, struct engine_machine *m, struct engine_image *ret,
 	                struct engine_snapshot_info *info, struct err *err);
 
 	/*
 	 * The same, and the machine stands still until go_on(), or until m->control is closed: what
 	 * its volumes hold now belongs to *ret.
 	 */
-	int (*snapshot_hold)(struct engine *e, struct engine_machine *m, struct engine_image *ret,
+	int (*snapshot_hold)(struct engines *e, struct engine_machine *m, struct engine_image *ret,
 	                     struct engine_snapshot_info *info, struct err *err);
-	int (*go_on)(struct engine *e, struct engine_machine *m, struct err *err);
+	int (*go_on)(struct engines *e, struct engine_machine *m, struct err *err);
 
 	/*
 	 * Volumes of a machine that runs: the device is there, a file comes or goes. Kinds of
 	 * errors: volume_busy (the guest has the device open; with force it is taken away all the
 	 * same), volume_failed. v->fd is borrowed.
 	 */
-	int (*volume_attach)(struct engine *e, struct engine_machine *m, unsigned slot,
+	int (*volume_attach)(struct engines *e, struct engine_machine *m, unsigned slot,
 	                     const struct engine_volume *v, struct err *err);
-	int (*volume_detach)(struct engine *e, struct engine_machine *m, unsigned slot, bool force,
+	int (*volume_detach)(struct engines *e, struct engine_machine *m, unsigned slot, bool force,
 	                     struct err *err);
-	int (*volume_grow)(struct engine *e, struct engine_machine *m, unsigned slot, uint64_t size,
-	                   struct err *err);
+	int (*volume_grow)(struct engines *e, struct engine_machine *m, unsigned slot,
+	                   uint64_t size, struct err *err);
 
 	/*
 	 * A copy of a volume as of now, while the machine writes it. Before it changes one of its
@@ -227,24 +227,24 @@ struct engine {
 	 * Ends with volume_copied(), which says whether the machine could do its part, or when
 	 * m->control is closed.
 	 */
-	int (*volume_copy)(struct engine *e, struct engine_machine *m, unsigned slot, int to,
+	int (*volume_copy)(struct engines *e, struct engine_machine *m, unsigned slot, int to,
 	                   int marks, struct err *err);
-	int (*volume_copied)(struct engine *e, struct engine_machine *m, unsigned slot,
+	int (*volume_copied)(struct engines *e, struct engine_machine *m, unsigned slot,
 	                     struct err *err);
 
-	int (*pause)(struct engine *e, struct engine_machine *m, struct err *err);
-	int (*resume)(struct engine *e, struct engine_machine *m, struct err *err);
-	int (*stats)(struct engine *e, struct engine_machine *m, struct engine_stats *ret,
+	int (*pause)(struct engines *e, struct engine_machine *m, struct err *err);
+	int (*resume)(struct engines *e, struct engine_machine *m, struct err *err);
+	int (*stats)(struct engines *e, struct engine_machine *m, struct engine_stats *ret,
 	             struct err *err);
 
 	/* Does the host know why it ended (out of memory)? Then true, and the reason in words. */
-	bool (*why_ended)(struct engine *e, const char *id, char *ret, size_t n);
+	bool (*why_ended)(struct engines *e, const char *id, char *ret, size_t n);
 
 	/* Kills it and removes what the host kept for it, but for its directory. */
-	int (*stop)(struct engine *e, const char *id, pid_t pid, struct err *err);
+	int (*stop)(struct engines *e, const char *id, pid_t pid, struct err *err);
 
-	void (*free)(struct engine *e);
+	void (*free)(struct engines *e);
 };
 
 /* By name; NULL or "" or "auto" is the default. NULL when it is not there; *e says so and why. */
-const struct engine_kind *engine_kind(const struct engine *engine, const char *name, struct err *e);
+const struct engine *engine_find(const struct engines *engines, const char *name, struct err *e);

@@ -23,11 +23,11 @@ enum {
 	REHEARSED_MS = 200, /* until a guest's kernel has tidied up after a command */
 };
 
-int machines_open(struct machines *ms, struct engine *engine, const char *run_dir, struct err *e)
+int machines_open(struct machines *ms, struct engines *engines, const char *run_dir, struct err *e)
 {
 	char path[PATH_MAX];
 
-	*ms = (struct machines){.engine = engine, .dir = -1, .disks = -1};
+	*ms = (struct machines){.engines = engines, .dir = -1, .disks = -1};
 	snprintf(path, sizeof(path), "%s/machines", run_dir);
 	if (mkdir(path, 0700) < 0 && errno != EEXIST)
 		return err_set(e, errno, "run_dir", "cannot make %s: %s", path, strerror(errno));
@@ -42,7 +42,7 @@ void machines_close(struct machines *ms)
 	closep(&ms->dir);
 	closep(&ms->disks);
 	free(ms->disks_path);
-	*ms = (struct machines){.engine = ms->engine, .dir = -1, .disks = -1};
+	*ms = (struct machines){.engines = ms->engines, .dir = -1, .disks = -1};
 }
 
 void machine_new_id(char ret[ENGINE_ID_MAX + 1])
@@ -267,7 +267,7 @@ int machine_prepare(struct machines *ms, const char *id, struct err *e)
 		return r;
 	dir = openat(ms->dir, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	r = dir < 0 ? err_set(e, errno, "machine_dir", "cannot open the directory of %s", id)
-	            : ms->engine->prepare(ms->engine, id, dir, e);
+	            : ms->engines->prepare(ms->engines, id, dir, e);
 	if (r < 0)
 		remove_dir(ms, id);
 	return r;
@@ -305,14 +305,14 @@ int machine_start_guest(struct machines *ms, struct engine_start *s, const char 
 	snprintf(mine.parent, sizeof(mine.parent), "%s", parent ? parent : "");
 	s->dirfd = dir;
 	r = dir < 0 ? err_set(e, errno, "machine_dir", "cannot open the directory of %s", s->id)
-	            : ms->engine->start(ms->engine, s, &m, e);
+	            : ms->engines->start(ms->engines, s, &m, e);
 	if (r < 0) {
-		ms->engine->forget(ms->engine, s->id);
+		ms->engines->forget(ms->engines, s->id);
 		remove_dir(ms, s->id);
 		return r;
 	}
 	mine.pid = m.pid;
-	mine.kind = m.image.kind;
+	mine.engine = m.image.engine;
 	mine.volumes_lost = m.volumes_lost;
 	r = introduce(dir, &m, &mine, s, ret, e);
 	if (r < 0) {
@@ -366,7 +366,7 @@ int machine_bake(struct machines *ms, const char *id, struct engine_image *ret, 
 
 	if (r < 0)
 		return r;
-	if (image.kind->copies_ahead && rehearse(ms, &image, ret) == 0)
+	if (image.engine->copies_ahead && rehearse(ms, &image, ret) == 0)
 		return 0;
 	*ret = image;
 	image = (struct engine_image)ENGINE_IMAGE_EMPTY;
@@ -381,12 +381,12 @@ static int snapshot_at_rest(struct machines *ms, struct engine_machine *m,
                             struct err *e)
 {
 	uint64_t since = mono_ns();
-	int r = ms->engine->snapshot_hold(ms->engine, m, ret, info, e), r2;
+	int r = ms->engines->snapshot_hold(ms->engines, m, ret, info, e), r2;
 
 	if (r < 0)
 		return r;
 	r = at_rest(arg, m, e);
-	r2 = ms->engine->go_on(ms->engine, m, r < 0 ? NULL : e);
+	r2 = ms->engines->go_on(ms->engines, m, r < 0 ? NULL : e);
 	if (info)
 		info->stop_ns = mono_ns() - since;
 	return r < 0 ? r : r2;
@@ -406,7 +406,7 @@ int machine_snapshot_with(struct machines *ms, const char *id,
 	if (r < 0)
 		return r;
 	r = at_rest ? snapshot_at_rest(ms, &m, at_rest, arg, &image, info, e)
-	            : ms->engine->snapshot(ms->engine, &m, &image, info, e);
+	            : ms->engines->snapshot(ms->engines, &m, &image, info, e);
 	if (r == -EBUSY)
 		return r; /* done, but not sealed: whoever adopts it next books what the machine
 		             says */
@@ -433,8 +433,8 @@ int machine_remove(struct machines *ms, const char *id, struct err *e)
 	r = machine_look(ms, id, &info, e);
 	if (r < 0)
 		return r;
-	ms->engine->forget(ms->engine, id);
-	r = ms->engine->stop(ms->engine, id, info.alive ? info.pid : -1, e);
+	ms->engines->forget(ms->engines, id);
+	r = ms->engines->stop(ms->engines, id, info.alive ? info.pid : -1, e);
 	if (r < 0)
 		return r;
 	r = remove_dir(ms, id);

@@ -16,14 +16,14 @@
 #include "machine/guest.h"
 
 struct machines {
-	struct engine *engine; /* borrowed */
-	int dir;               /* <run>/machines */
-	int disks;             /* a directory for their disks; -1: each has them in its own */
-	char *disks_path;      /* the same, by name */
+	struct engines *engines; /* borrowed */
+	int dir;                 /* <run>/machines */
+	int disks;               /* a directory for their disks; -1: each has them in its own */
+	char *disks_path;        /* the same, by name */
 };
 
 /* Makes the directory when it is missing. */
-int machines_open(struct machines *ms, struct engine *engine, const char *run_dir, struct err *e);
+int machines_open(struct machines *ms, struct engines *engines, const char *run_dir, struct err *e);
 /*
  * Disks of machines are made there from now on, in a directory each: what a guest writes belongs on
  * a disk, while the run directory may be in memory. Clears what machines left that are no more.
@@ -52,10 +52,10 @@ struct machine_info {
 	uint64_t created_at_ms;
 	uint64_t generation; /* 1 for a booted machine; one more than its parent's when restored */
 	bool alive;
-	const struct engine_kind *kind; /* NULL: one that this host does not have now */
-	char end[120];                  /* why it is not alive */
-	bool oom_killed;                /* because it reached the limit of its memory */
-	uint32_t volumes_lost;          /* by machine_start() only, see struct engine_machine */
+	const struct engine *engine; /* NULL: one that this host does not have now */
+	char end[120];               /* why it is not alive */
+	bool oom_killed;             /* because it reached the limit of its memory */
+	uint32_t volumes_lost;       /* by machine_start() only, see struct engine_machine */
 };
 
 /*
@@ -94,7 +94,7 @@ int machine_snapshot(struct machines *ms, const char *id, struct engine_image *r
                      struct engine_snapshot_info *info, struct err *e);
 
 /*
- * A snapshot that many will start from. Where the kind copies_ahead, it is one of a machine that
+ * A snapshot that many will start from. Where the engine copies_ahead, it is one of a machine that
  * was itself started from such a snapshot and has run a command, as each of them will: what is
  * written first in such a life is a layer of its own then. That this failed is no harm.
  */
@@ -175,7 +175,7 @@ int machine_save(const struct engine_image *i, const struct snapshot_store *st,
  * without.
  */
 void machine_saved(struct machines *ms, const char *id, const struct engine_image *i);
-/* Only its disks, whatever kernel and cpu it was saved with: to be booted from. Its kind is not
+/* Only its disks, whatever kernel and cpu it was saved with: to be booted from. Its engine is not
  * set. */
 int machine_load_disks(const struct snapshot_store *st, const char *snapshot_id,
                        struct engine_image *ret, struct err *e);

@@ -149,8 +149,8 @@ int machine_write_book(int dirfd, const struct engine_machine *m, const struct m
 	if (r < 0)
 		return r;
 	j = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:o}", "id", info->id, "parent",
-	              info->parent, "engine", m->image.kind->name, "pid", (int)m->pid, "start_time",
-	              (json_int_t)start_time(m->pid), "memory_size",
+	              info->parent, "engine", m->image.engine->name, "pid", (int)m->pid,
+	              "start_time", (json_int_t)start_time(m->pid), "memory_size",
 	              (json_int_t)m->image.memory_size, "created_at_ms",
 	              (json_int_t)info->created_at_ms, "generation", (json_int_t)info->generation,
 	              "memory", layers);
@@ -252,13 +252,15 @@ void machine_fill_info(struct machines *ms, const char *id, int dir, const json_
 	                             .pid = (pid_t)book_int(j, "pid")};
 	snprintf(ret->id, sizeof(ret->id), "%s", id);
 	book_text(j, "parent", ret->parent, sizeof(ret->parent));
-	ret->kind = engine_kind(ms->engine, json_string_value(json_object_get(j, "engine")), NULL);
+	ret->engine =
+	    engine_find(ms->engines, json_string_value(json_object_get(j, "engine")), NULL);
 	ret->alive = ret->pid > 0 && start_time(ret->pid) == book_int(j, "start_time") &&
 	             book_int(j, "start_time") > 0;
 	if (!j)
 		snprintf(ret->end, sizeof(ret->end), "never started");
 	else if (!ret->alive) {
-		ret->oom_killed = ms->engine->why_ended(ms->engine, id, ret->end, sizeof(ret->end));
+		ret->oom_killed =
+		    ms->engines->why_ended(ms->engines, id, ret->end, sizeof(ret->end));
 		if (!ret->oom_killed)
 			end_of(dir, ret->end, sizeof(ret->end));
 	}

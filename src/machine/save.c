@@ -11,8 +11,8 @@
 #include "base/io.h"
 #include "machine/machine_internal.h"
 
-/* What a machine of this kind may have seen of the host's cpu and kept in mind. */
-static int host_flags(const struct engine_kind *k, struct manifest_flags *ret)
+/* What a machine of this engine may have seen of the host's cpu and kept in mind. */
+static int host_flags(const struct engine *k, struct manifest_flags *ret)
 {
 	autofree char *text = NULL;
 	char *line, *end;
@@ -34,11 +34,11 @@ int machine_save(const struct engine_image *i, const struct snapshot_store *st,
 	struct set disks[ENGINE_DISKS_MAX] = {0};
 	int r;
 
-	snprintf(m.engine, sizeof(m.engine), "%s", i->kind->name);
-	snprintf(m.kernel, sizeof(m.kernel), "%s", i->kind->kernel);
+	snprintf(m.engine, sizeof(m.engine), "%s", i->engine->name);
+	snprintf(m.kernel, sizeof(m.kernel), "%s", i->engine->kernel);
 	snprintf(m.parent, sizeof(m.parent), "%s", parent ? parent : "");
 	m.created_at_ms = wall_ms();
-	r = host_flags(i->kind, &m.cpu_flags);
+	r = host_flags(i->engine, &m.cpu_flags);
 	if (r < 0)
 		return err_set(e, -r, "no_memory", "no memory");
 	for (size_t d = 0; d < i->ndisks; d++) {
@@ -89,17 +89,17 @@ int machine_load(struct machines *ms, const struct snapshot_store *st, const cha
 {
 	AUTO(engine_image_fini) struct engine_image i = ENGINE_IMAGE_EMPTY;
 	AUTO(snapshot_freep) struct snapshot *s = NULL;
-	struct manifest_host hosts[ENGINE_KINDS_MAX] = {0};
+	struct manifest_host hosts[ENGINES_MAX] = {0};
 	int r = 0;
 
-	for (size_t k = 0; r == 0 && k < ms->engine->nkinds; k++) {
-		const struct engine_kind *kind = &ms->engine->kinds[k];
+	for (size_t k = 0; r == 0 && k < ms->engines->count; k++) {
+		const struct engine *engine = &ms->engines->list[k];
 
-		hosts[k].engine = kind->name;
-		hosts[k].kernel = kind->kernel;
-		if (k + 1 < ms->engine->nkinds)
+		hosts[k].engine = engine->name;
+		hosts[k].kernel = engine->kernel;
+		if (k + 1 < ms->engines->count)
 			hosts[k].also = &hosts[k + 1];
-		r = host_flags(kind, &hosts[k].cpu_flags);
+		r = host_flags(engine, &hosts[k].cpu_flags);
 		if (r < 0)
 			err_set(e, -r, "no_memory", "no memory");
 	}
@@ -110,7 +110,7 @@ int machine_load(struct machines *ms, const struct snapshot_store *st, const cha
 		manifest_flags_fini(&hosts[k].cpu_flags);
 	if (r < 0)
 		return r;
-	i.kind = engine_kind(ms->engine, s->manifest.engine, NULL);
+	i.engine = engine_find(ms->engines, s->manifest.engine, NULL);
 	i.memory_size = s->manifest.memory_size;
 	r = set_copy(&s->memory, &i.memory);
 	r = r < 0 ? err_set(e, -r, "no_memory", "no memory to load snapshot %s", snapshot_id)

@@ -38,7 +38,8 @@ static bool holds(struct machines *ms, const struct engine_machine *m, unsigned 
 	char path[64];
 	struct stat st;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)m->pid, ms->engine->volume_slot + slot);
+	snprintf(path, sizeof(path), "/proc/%d/fd/%u", (int)m->pid,
+	         ms->engines->volume_slot + slot);
 	return stat(path, &st) == 0 && st.st_dev == file->st_dev && st.st_ino == file->st_ino;
 }
 
@@ -89,7 +90,7 @@ static int attach(struct machines *ms, struct engine_machine *m, const struct ma
 		m->volumes[slot] = file;
 		r = keep_book(m, info, e);
 		if (r == 0)
-			r = ms->engine->volume_attach(ms->engine, m, slot, &file, e);
+			r = ms->engines->volume_attach(ms->engines, m, slot, &file, e);
 		if (r < 0)
 			m->volumes[slot] = (struct engine_volume){.fd = -1};
 		else
@@ -134,10 +135,10 @@ static int settle_one(struct machines *ms, struct engine_machine *m,
 	if (r == 0 && (all || !had)) {
 		r = mount_one(g, v, e);
 		if (r < 0 && !had)
-			ms->engine->volume_detach(ms->engine, m, v->slot, true, NULL);
+			ms->engines->volume_detach(ms->engines, m, v->slot, true, NULL);
 	}
 	if (r == 0 && had && m->volumes[v->slot].size < v->size) {
-		r = ms->engine->volume_grow(ms->engine, m, v->slot, v->size, e);
+		r = ms->engines->volume_grow(ms->engines, m, v->slot, v->size, e);
 		if (r == 0 && !v->read_only)
 			r = guest_grow(g, v->slot, v->mount, e);
 	}
@@ -208,7 +209,7 @@ int machine_volume_take(struct machines *ms, const char *id, const struct machin
 	}
 	if (r < 0 && !force)
 		return r;
-	r = ms->engine->volume_detach(ms->engine, &m, v->slot, force, e);
+	r = ms->engines->volume_detach(ms->engines, &m, v->slot, force, e);
 	if (r < 0) {
 		if (r == -EBUSY && g)
 			guest_mount(g, v->slot, v->mount, v->read_only, NULL);
@@ -262,7 +263,7 @@ static int copy_failed(int r, struct err *e)
  * a file open can write it later, too, and the copy is another's then.
  */
 struct machine_copy {
-	struct engine *engine;
+	struct engines *engines;
 	struct engine_machine m; /* a control of its own: as long as that is open, it is copied */
 	unsigned slot;
 	uint64_t size;
@@ -338,7 +339,7 @@ int machine_copy_begin(struct machines *ms, const struct engine_machine *m, unsi
 
 	if (!c)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
-	*c = (struct machine_copy){.engine = ms->engine,
+	*c = (struct machine_copy){.engines = ms->engines,
 	                           .m = ENGINE_MACHINE_EMPTY,
 	                           .slot = slot,
 	                           .size = size,
@@ -355,7 +356,8 @@ int machine_copy_begin(struct machines *ms, const struct engine_machine *m, unsi
 	if (r == 0) {
 		c->shared = ioctl(c->to, FICLONE, c->from) == 0;
 		if (!c->shared)
-			r = ms->engine->volume_copy(ms->engine, &c->m, slot, c->kept, c->marks, e);
+			r = ms->engines->volume_copy(ms->engines, &c->m, slot, c->kept, c->marks,
+			                             e);
 	}
 	if (r < 0)
 		machine_copy_free(c);
@@ -373,7 +375,7 @@ int machine_copy_finish(struct machine_copy *c, const atomic_bool *stop, struct 
 		if (r < 0)
 			copy_failed(r, e);
 		else
-			r = c->engine->volume_copied(c->engine, &c->m, c->slot, e);
+			r = c->engines->volume_copied(c->engines, &c->m, c->slot, e);
 		if (r == 0 && (r = copy_chunks(c->kept, c->to, c->marked, true, c->size, stop)) < 0)
 			copy_failed(r, e);
 	}

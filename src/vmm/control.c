@@ -29,14 +29,14 @@ struct control {
 	unsigned stats_seen;
 };
 
-static bool sane(const struct um_msg *msg, ssize_t n, size_t nfds)
+static bool sane(const struct ctl_msg *msg, ssize_t n, size_t nfds)
 {
-	return n == (ssize_t)sizeof(*msg) && msg->magic == UM_MAGIC && msg->nr_fds == nfds;
+	return n == (ssize_t)sizeof(*msg) && msg->magic == CTL_MAGIC && msg->nr_fds == nfds;
 }
 
 /* Fds arrive with low numbers, which are other fds' slots: up with all of them, then each to its
  * own. */
-static int place(const struct um_msg *msg, int *fds)
+static int place(const struct ctl_msg *msg, int *fds)
 {
 	int r = 0;
 
@@ -50,7 +50,7 @@ static int place(const struct um_msg *msg, int *fds)
 
 		if (fds[i] < 0)
 			continue;
-		if (r == 0 && (slot <= UM_FD_CTL || slot >= UM_FD_DYNAMIC))
+		if (r == 0 && (slot <= CTL_FD_CTL || slot >= CTL_FD_DYNAMIC))
 			r = -EPROTO;
 		if (r == 0 && dup3(fds[i], (int)slot, O_CLOEXEC) < 0)
 			r = -errno;
@@ -59,10 +59,10 @@ static int place(const struct um_msg *msg, int *fds)
 	return r;
 }
 
-int control_hello(int listener, struct um_msg *ret, int *ret_conn)
+int control_hello(int listener, struct ctl_msg *ret, int *ret_conn)
 {
-	int fds[UM_FDS_MAX], conn, r;
-	size_t nfds = UM_FDS_MAX;
+	int fds[CTL_FDS_MAX], conn, r;
+	size_t nfds = CTL_FDS_MAX;
 	ssize_t n;
 
 	do
@@ -74,14 +74,14 @@ int control_hello(int listener, struct um_msg *ret, int *ret_conn)
 	n = io_recv_fds(conn, ret, sizeof(*ret), fds, &nfds);
 	if (n < 0)
 		return (int)n;
-	if (!sane(ret, n, nfds) || ret->type != UM_HELLO || nfds > UM_FDS_MAX)
+	if (!sane(ret, n, nfds) || ret->type != CTL_HELLO || nfds > CTL_FDS_MAX)
 		return -EPROTO;
 	r = place(ret, fds);
 	*ret_conn = conn;
 	return r;
 }
 
-bool control_has(const struct um_msg *hello, unsigned slot)
+bool control_has(const struct ctl_msg *hello, unsigned slot)
 {
 	for (uint32_t i = 0; i < hello->nr_fds; i++)
 		if (hello->slot[i] == slot)
@@ -108,16 +108,16 @@ static void close_conn(struct conn *c)
 }
 
 /* A host that does not read its answers is no host. */
-static void answer(struct conn *c, struct um_msg *a)
+static void answer(struct conn *c, struct ctl_msg *a)
 {
-	a->magic = UM_MAGIC;
+	a->magic = CTL_MAGIC;
 	if (send(c->fd, a, sizeof(*a), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(*a))
 		close_conn(c);
 }
 
 static void done(struct conn *c, int r)
 {
-	struct um_msg a = {.type = UM_DONE, .arg[UM_DONE_ERR] = (uint64_t)(int64_t)r};
+	struct ctl_msg a = {.type = CTL_DONE, .arg[CTL_DONE_ERR] = (uint64_t)(int64_t)r};
 
 	answer(c, &a);
 }
@@ -126,7 +126,7 @@ static void done(struct conn *c, int r)
 
 static void answer_stats(struct control *k)
 {
-	struct um_msg a = {.type = UM_DONE};
+	struct ctl_msg a = {.type = CTL_DONE};
 
 	a.arg[1] = k->m->ram.mem.size;
 	a.arg[2] = k->m->balloon.free_bytes;
@@ -171,7 +171,7 @@ static void ask_stats(struct conn *c)
 
 /* --- snapshots */
 
-static int take_fds(const struct um_msg *msg, int *fds, struct snapshot_fds *f)
+static int take_fds(const struct ctl_msg *msg, int *fds, struct snapshot_fds *f)
 {
 	int r = 0;
 
@@ -180,18 +180,18 @@ static int take_fds(const struct um_msg *msg, int *fds, struct snapshot_fds *f)
 		unsigned slot = msg->slot[i];
 		int *to = NULL;
 
-		if (slot == UM_TO_STATE)
+		if (slot == CTL_TO_STATE)
 			to = &f->state;
-		else if (slot == UM_TO_MAP)
+		else if (slot == CTL_TO_MAP)
 			to = &f->map;
-		else if (slot == UM_TOP_RO)
+		else if (slot == CTL_TOP_RO)
 			to = &f->top_ro;
-		else if (slot == UM_FD_TOP)
+		else if (slot == CTL_FD_TOP)
 			to = &f->top;
-		else if (slot >= UM_DISK_RO && slot < UM_DISK_RO + UM_DISKS_MAX)
-			to = &f->disk_ro[slot - UM_DISK_RO];
-		else if (slot >= UM_DISK_TOP && slot < UM_DISK_TOP + UM_DISKS_MAX)
-			to = &f->disk_top[slot - UM_DISK_TOP];
+		else if (slot >= CTL_DISK_RO && slot < CTL_DISK_RO + CTL_DISKS_MAX)
+			to = &f->disk_ro[slot - CTL_DISK_RO];
+		else if (slot >= CTL_DISK_TOP && slot < CTL_DISK_TOP + CTL_DISKS_MAX)
+			to = &f->disk_top[slot - CTL_DISK_TOP];
 		fds[i] = vm_high_fd(fds[i]);
 		if (!to || *to >= 0 || fds[i] < 0) {
 			r = fds[i] < 0 ? fds[i] : -EPROTO;
@@ -203,42 +203,42 @@ static int take_fds(const struct um_msg *msg, int *fds, struct snapshot_fds *f)
 	return r;
 }
 
-static void snapshot(struct conn *c, const struct um_msg *msg, int *fds)
+static void snapshot(struct conn *c, const struct ctl_msg *msg, int *fds)
 {
-	bool hold = msg->arg[UM_SNAPSHOT_HOLD], stood = c->k->m->paused;
-	struct um_msg a = {.type = UM_DONE, .magic = UM_MAGIC};
+	bool hold = msg->arg[CTL_SNAPSHOT_HOLD], stood = c->k->m->paused;
+	struct ctl_msg a = {.type = CTL_DONE, .magic = CTL_MAGIC};
 	struct snapshot_fds f;
 	int r = take_fds(msg, fds, &f);
 
 	if (r < 0)
 		f.state = -1; /* not complete: all is closed and refused */
 	r = machine_snapshot(c->k->m, &f, hold, &a);
-	a.arg[UM_DONE_ERR] = (uint64_t)(int64_t)r;
+	a.arg[CTL_DONE_ERR] = (uint64_t)(int64_t)r;
 	c->holds = hold && r == 0 && !stood; /* who was paused before stays so */
 	answer(c, &a);
 }
 
 /* --- volumes */
 
-static void volume(struct conn *c, const struct um_msg *msg, const int *fds)
+static void volume(struct conn *c, const struct ctl_msg *msg, const int *fds)
 {
 	struct machine *m = c->k->m;
-	uint64_t verb = msg->arg[UM_VOLUME_VERB];
+	uint64_t verb = msg->arg[CTL_VOLUME_VERB];
 	int r;
 
 	pthread_mutex_lock(&m->lock);
 	r = volumes_request(&m->volumes, msg, fds);
 	pthread_mutex_unlock(&m->lock);
-	if (r == 0 && verb == UM_VOLUME_COPY) {
+	if (r == 0 && verb == CTL_VOLUME_COPY) {
 		for (size_t i = 0; i < CONTROL_CONNS_MAX; i++)
 			c->k->conn[i].copies = &c->k->conn[i] == c;
-	} else if (verb == UM_VOLUME_COPIED) {
+	} else if (verb == CTL_VOLUME_COPIED) {
 		c->copies = false;
 	}
 	done(c, r);
 }
 
-static void request(struct conn *c, const struct um_msg *msg, int *fds)
+static void request(struct conn *c, const struct ctl_msg *msg, int *fds)
 {
 	struct machine *m = c->k->m;
 
@@ -246,31 +246,31 @@ static void request(struct conn *c, const struct um_msg *msg, int *fds)
 		c->holds = false;
 		machine_go(m);
 	}
-	if (msg->type == UM_VOLUME)
+	if (msg->type == CTL_VOLUME)
 		volume(c, msg, fds);
-	if (msg->type != UM_SNAPSHOT)
+	if (msg->type != CTL_SNAPSHOT)
 		for (size_t i = 0; i < msg->nr_fds; i++)
 			close(fds[i]);
 	switch (msg->type) {
-	case UM_SNAPSHOT:
+	case CTL_SNAPSHOT:
 		snapshot(c, msg, fds);
 		break;
-	case UM_PAUSE:
+	case CTL_PAUSE:
 		machine_pause(m);
 		done(c, 0);
 		break;
-	case UM_RESUME:
+	case CTL_RESUME:
 		if (m->paused)
 			machine_go(m);
 		done(c, 0);
 		break;
-	case UM_STATS:
+	case CTL_STATS:
 		ask_stats(c);
 		break;
-	case UM_PING:
+	case CTL_PING:
 		done(c, 0);
 		break;
-	case UM_VOLUME:
+	case CTL_VOLUME:
 		break;
 	default:
 		done(c, -EPROTO);
@@ -280,9 +280,9 @@ static void request(struct conn *c, const struct um_msg *msg, int *fds)
 static void conn_ready(void *arg, uint32_t events)
 {
 	struct conn *c = arg;
-	int fds[UM_FDS_MAX];
-	size_t nfds = UM_FDS_MAX;
-	struct um_msg msg;
+	int fds[CTL_FDS_MAX];
+	size_t nfds = CTL_FDS_MAX;
+	struct ctl_msg msg;
 	ssize_t n = io_recv_fds(c->fd, &msg, sizeof(msg), fds, &nfds);
 
 	if (n == -EAGAIN)
@@ -324,7 +324,7 @@ static void accept_conn(void *arg, uint32_t events)
 int control_start(struct machine *m, int listener, int conn, uint64_t lost, struct control **ret)
 {
 	struct control *k = calloc(1, sizeof(*k));
-	struct um_msg ready = {.magic = UM_MAGIC, .type = UM_READY, .arg[UM_READY_LOST] = lost};
+	struct ctl_msg ready = {.magic = CTL_MAGIC, .type = CTL_READY, .arg[CTL_READY_LOST] = lost};
 	int r;
 
 	if (!k)

@@ -10,11 +10,11 @@ enum { CONTROL_CONNS_MAX = 8, CONTROL_STATS_MS = 100 };
 
 struct control;
 
-/* Waits for the first message, UM_HELLO, and puts its fds into their slots. */
-int control_hello(int listener, struct um_msg *ret, int *ret_conn);
+/* Waits for the first message, CTL_HELLO, and puts its fds into their slots. */
+int control_hello(int listener, struct ctl_msg *ret, int *ret_conn);
 
 /* Was this slot filled by the message? */
-bool control_has(const struct um_msg *hello, unsigned slot);
+bool control_has(const struct ctl_msg *hello, unsigned slot);
 
-/* Answers UM_READY on conn, which is taken, and serves from then on, in m's loop. */
+/* Answers CTL_READY on conn, which is taken, and serves from then on, in m's loop. */
 int control_start(struct machine *m, int listener, int conn, uint64_t lost, struct control **ret);

@@ -16,7 +16,7 @@
 
 /* ISA interrupts that no one else wants; volumes share one. */
 enum { VOLUME_IRQ = 10, NET_IRQ = 11, RNG_IRQ = 12, VSOCK_IRQ = 14, BALLOON_IRQ = 15 };
-static const unsigned disk_irq[UM_DISKS_MAX] = {5, 6, 7, 9};
+static const unsigned disk_irq[CTL_DISKS_MAX] = {5, 6, 7, 9};
 
 /* --- the console */
 
@@ -184,7 +184,7 @@ static int add_device(struct machine *m, struct vdev *v, unsigned irq)
 	return loop_io_add(m->loop, &s->io, s->bell, EPOLLIN);
 }
 
-static int add_disks(struct machine *m, const struct um_msg *h)
+static int add_disks(struct machine *m, const struct ctl_msg *h)
 {
 	char name[20];
 	int r = 0;
@@ -193,7 +193,7 @@ static int add_disks(struct machine *m, const struct um_msg *h)
 	for (unsigned i = 0; r == 0 && i < m->nr_disks; i++) {
 		struct blk *b = &m->disk[i];
 
-		r = disk_init(&b->disk, UM_FD_DISK + i * UM_LAYERS_MAX, h->disk[i].size,
+		r = disk_init(&b->disk, CTL_FD_DISK + i * CTL_LAYERS_MAX, h->disk[i].size,
 		              h->disk[i].layers, h->disk[i].read_only);
 		snprintf(name, sizeof(name), "pblk%u", i);
 		blk_init(b, name, &m->ram.mem);
@@ -201,7 +201,7 @@ static int add_disks(struct machine *m, const struct um_msg *h)
 			r = add_device(m, &b->vdev, disk_irq[i]);
 	}
 	volumes_init(&m->volumes, h->volume, &m->ram.mem);
-	for (unsigned i = 0; r == 0 && i < UM_VOLUMES_MAX; i++)
+	for (unsigned i = 0; r == 0 && i < CTL_VOLUMES_MAX; i++)
 		r = add_device(m, &m->volumes.blk[i].vdev, VOLUME_IRQ);
 	return r;
 }
@@ -213,24 +213,24 @@ int machine_devices(struct machine *m, const struct machine_spec *s, const char 
 
 	*ret_what = "cannot make the devices";
 	m->serial = (struct serial){.out = log_byte, .interrupt = interrupt, .arg = m};
-	if (s->hello->nr_disks > UM_DISKS_MAX)
+	if (s->hello->nr_disks > CTL_DISKS_MAX)
 		return -EPROTO;
 	if (getrandom(&random, sizeof(random), 0) < 0)
 		return -errno;
 	/* The loop must never wait for one of them. */
-	if ((s->net && fcntl(UM_FD_NET, F_SETFL, O_RDWR | O_NONBLOCK) < 0) ||
-	    (s->agent && fcntl(UM_FD_AGENT, F_SETFL, O_RDWR | O_NONBLOCK) < 0))
+	if ((s->net && fcntl(CTL_FD_NET, F_SETFL, O_RDWR | O_NONBLOCK) < 0) ||
+	    (s->agent && fcntl(CTL_FD_AGENT, F_SETFL, O_RDWR | O_NONBLOCK) < 0))
 		return -errno;
 	r = add_disks(m, s->hello);
 	if (r == 0)
-		r = net_init(&m->net, m->loop, &m->lock, s->net ? UM_FD_NET : -1, &m->ram.mem);
+		r = net_init(&m->net, m->loop, &m->lock, s->net ? CTL_FD_NET : -1, &m->ram.mem);
 	if (r == 0)
 		r = add_device(m, &m->net.vdev, NET_IRQ);
 	rng_init(&m->rng, &m->ram.mem);
 	if (r == 0)
 		r = add_device(m, &m->rng.vdev, RNG_IRQ);
 	if (r == 0)
-		r = vsock_init(&m->vsock, m->loop, &m->lock, s->agent ? UM_FD_AGENT : -1, random,
+		r = vsock_init(&m->vsock, m->loop, &m->lock, s->agent ? CTL_FD_AGENT : -1, random,
 		               &m->ram.mem);
 	if (r == 0)
 		r = add_device(m, &m->vsock.vdev, VSOCK_IRQ);
@@ -279,7 +279,7 @@ int machine_new_life(struct machine *m)
 
 static int read_kernel(void *arg, void *buf, size_t n, uint64_t off)
 {
-	return io_pread_full(UM_FD_KERNEL, buf, n, (off_t)off);
+	return io_pread_full(CTL_FD_KERNEL, buf, n, (off_t)off);
 }
 
 /* The guest learns by its command line where devices are. */
@@ -327,8 +327,8 @@ int machine_boot(struct machine *m, const struct machine_spec *s, const char **r
 	pthread_mutex_init(&m->lock, NULL);
 	m->lives = 1;
 	m->ram = (struct ram){
-	    .layer_slot = UM_FD_LAYER, .top_slot = UM_FD_TOP, .pagemap_slot = UM_FD_PAGEMAP};
-	r = vm_create_while(&m->vm, UM_FD_KVM, load_cold, &cold, ret_what);
+	    .layer_slot = CTL_FD_LAYER, .top_slot = CTL_FD_TOP, .pagemap_slot = CTL_FD_PAGEMAP};
+	r = vm_create_while(&m->vm, CTL_FD_KVM, load_cold, &cold, ret_what);
 	if (r == 0)
 		r = machine_devices(m, s, ret_what);
 	if (r == 0)

@@ -21,7 +21,7 @@
 #include "wire/control.h"
 
 enum {
-	MACHINE_DEVICES_MAX = UM_DISKS_MAX + UM_VOLUMES_MAX + 4,
+	MACHINE_DEVICES_MAX = CTL_DISKS_MAX + CTL_VOLUMES_MAX + 4,
 	MACHINE_LOG_MAX = 16 << 20, /* what one life may write to its console */
 	MACHINE_RESEED_MS = 100,    /* how long vcpus wait for a kernel that does not reseed */
 };
@@ -46,7 +46,7 @@ struct machine {
 	struct vm vm;
 	struct serial serial;
 	struct host host;
-	struct blk disk[UM_DISKS_MAX];
+	struct blk disk[CTL_DISKS_MAX];
 	struct volumes volumes;
 	unsigned nr_disks;
 	struct net net;
@@ -67,7 +67,7 @@ struct machine {
 };
 
 struct machine_spec {
-	const struct um_msg *hello;
+	const struct ctl_msg *hello;
 	unsigned layers; /* of memory, that came with it */
 	bool agent, net; /* these fds came */
 	/* a cold boot: */
@@ -90,14 +90,14 @@ void machine_pause(struct machine *m);
 /* Fds of a snapshot, above all slots; the callee takes them all. */
 struct snapshot_fds {
 	int state, map, top_ro, top;
-	int disk_ro[UM_DISKS_MAX], disk_top[UM_DISKS_MAX];
+	int disk_ro[CTL_DISKS_MAX], disk_top[CTL_DISKS_MAX];
 };
 
 /*
  * Seals what was written. Fills the answer, also when it fails (then layers may be gone all the
  * same). hold: the machine stands still afterwards, as after machine_pause().
  */
-int machine_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struct um_msg *answer);
+int machine_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struct ctl_msg *answer);
 
 /* Does not return. */
 void machine_end(struct machine *m, enum vm_end how, const char *why) __attribute__((noreturn));

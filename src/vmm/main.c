@@ -91,7 +91,7 @@ int main(int argc, char **argv)
 	    "usage: panda-vmm [ahead | mem=<KiB>K cpus=<1..8> [cpu=<baseline>] WORD...]";
 	bool ahead = argc == 2 && !strcmp(argv[1], "ahead");
 	struct control *control;
-	struct um_msg hello;
+	struct ctl_msg hello;
 	uint64_t lost = 0;
 	char why[256];
 	int conn, r;
@@ -100,25 +100,25 @@ int main(int argc, char **argv)
 	if (argc > 1 && !ahead && !parse_args(argc, argv, &spec, cmdline, sizeof(cmdline)))
 		machine_end(m, VM_BAD_START, what);
 	if (ahead) {
-		r = vm_create(&m->vm, UM_FD_KVM, &what);
+		r = vm_create(&m->vm, CTL_FD_KVM, &what);
 		if (r < 0)
 			goto fail;
 	}
 	what = "no greeting on the control socket";
-	r = control_hello(UM_FD_CTL, &hello, &conn);
+	r = control_hello(CTL_FD_CTL, &hello, &conn);
 	if (r < 0)
 		goto fail;
 	spec.hello = &hello;
-	spec.agent = control_has(&hello, UM_FD_AGENT);
-	spec.net = control_has(&hello, UM_FD_NET);
-	while (spec.layers < UM_LAYERS_MAX && control_has(&hello, UM_FD_LAYER + spec.layers))
+	spec.agent = control_has(&hello, CTL_FD_AGENT);
+	spec.net = control_has(&hello, CTL_FD_NET);
+	while (spec.layers < CTL_LAYERS_MAX && control_has(&hello, CTL_FD_LAYER + spec.layers))
 		spec.layers++;
 	/* After the greeting: what the loop opens takes numbers that no slot will have. */
 	what = "cannot make the loop";
 	r = loop_new(&m->loop);
 	if (r < 0)
 		goto fail;
-	if (control_has(&hello, UM_FD_STATE))
+	if (control_has(&hello, CTL_FD_STATE))
 		r = machine_restore(m, &spec, &lost, &what);
 	else if (spec.cpus)
 		r = machine_boot(m, &spec, &what);
@@ -131,7 +131,7 @@ int main(int argc, char **argv)
 	if (r < 0)
 		goto fail;
 	what = "cannot serve the control socket";
-	r = control_start(m, UM_FD_CTL, conn, lost, &control);
+	r = control_start(m, CTL_FD_CTL, conn, lost, &control);
 	if (r < 0)
 		goto fail;
 	machine_go(m);

@@ -152,12 +152,12 @@ static int next_disk(const void *arg, uint64_t *page, struct extent *x)
 	return 0;
 }
 
-static int write_map(struct machine *m, int fd, off_t *at, struct um_msg *a)
+static int write_map(struct machine *m, int fd, off_t *at, struct ctl_msg *a)
 {
 	uint64_t n;
 	int r = write_runs(fd, at, next_ram, &m->ram, &n);
 
-	a->arg[UM_DONE_RUNS] = n;
+	a->arg[CTL_DONE_RUNS] = n;
 	for (unsigned d = 0; r == 0 && d < m->nr_disks; d++) {
 		if (m->disk[d].disk.read_only)
 			continue;
@@ -188,7 +188,7 @@ static void close_all(struct snapshot_fds *f)
 	closep(&f->map);
 	closep(&f->top_ro);
 	closep(&f->top);
-	for (unsigned d = 0; d < UM_DISKS_MAX; d++) {
+	for (unsigned d = 0; d < CTL_DISKS_MAX; d++) {
 		closep(&f->disk_ro[d]);
 		closep(&f->disk_top[d]);
 	}
@@ -204,7 +204,7 @@ static bool complete(const struct machine *m, const struct snapshot_fds *f)
 }
 
 /* Up to here all can be given up, but for layers that disks have taken over. */
-static int prepare(struct machine *m, struct snapshot_fds *f, struct um_msg *a, off_t *at)
+static int prepare(struct machine *m, struct snapshot_fds *f, struct ctl_msg *a, off_t *at)
 {
 	uint64_t live;
 	int r = 0;
@@ -217,7 +217,7 @@ static int prepare(struct machine *m, struct snapshot_fds *f, struct um_msg *a, 
 	r = ram_collect(&m->ram, &live);
 	if (r < 0)
 		return r;
-	a->arg[UM_DONE_LIVE] = live;
+	a->arg[CTL_DONE_LIVE] = live;
 	r = save_state(m, live, f->state);
 	if (r == 0)
 		r = write_map(m, f->map, at, a);
@@ -226,7 +226,7 @@ static int prepare(struct machine *m, struct snapshot_fds *f, struct um_msg *a, 
 	return r;
 }
 
-int machine_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struct um_msg *a)
+int machine_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struct ctl_msg *a)
 {
 	bool ran = !m->paused;
 	uint64_t from = mono_ns();
@@ -246,8 +246,8 @@ int machine_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struc
 	if (r == 0 && seal(m, f) < 0)
 		machine_end(m, VM_ERROR, "a snapshot broke in the middle: no more mappings?");
 	pthread_mutex_unlock(&m->lock);
-	a->arg[UM_DONE_STOP_NS] = mono_ns() - from;
-	a->arg[UM_DONE_ERR] = (uint64_t)(int64_t)r;
+	a->arg[CTL_DONE_STOP_NS] = mono_ns() - from;
+	a->arg[CTL_DONE_ERR] = (uint64_t)(int64_t)r;
 	/* Behind the runs stands the answer, for whoever comes after the one that asked. */
 	if (r == 0)
 		io_pwrite_full(f->map, a, sizeof(*a), at);
@@ -344,7 +344,7 @@ static int load(struct machine *m, const struct machine_spec *spec, struct state
 	if (r == 0)
 		r = vm_load_cpuid(s, &cpuid);
 	if (r == 0)
-		r = vm_create_while(&m->vm, UM_FD_KVM, load_memory, &memory, ret_what);
+		r = vm_create_while(&m->vm, CTL_FD_KVM, load_memory, &memory, ret_what);
 	if (r < 0)
 		return r;
 	m->lives = h->lives + 1;
@@ -375,9 +375,9 @@ int machine_restore(struct machine *m, const struct machine_spec *spec, uint64_t
 
 	pthread_mutex_init(&m->lock, NULL);
 	m->ram = (struct ram){
-	    .layer_slot = UM_FD_LAYER, .top_slot = UM_FD_TOP, .pagemap_slot = UM_FD_PAGEMAP};
+	    .layer_slot = CTL_FD_LAYER, .top_slot = CTL_FD_TOP, .pagemap_slot = CTL_FD_PAGEMAP};
 	*ret_what = "cannot read the state file";
-	r = state_read_from(UM_FD_STATE, &s);
+	r = state_read_from(CTL_FD_STATE, &s);
 	if (r == 0)
 		r = load(m, spec, &s, ret_lost, ret_what);
 	free((void *)s.buf);

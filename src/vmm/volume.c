@@ -9,19 +9,19 @@
 
 static int slot_of(const struct volumes *v, const struct blk *b)
 {
-	return UM_FD_VOLUME + (int)(b - v->blk);
+	return CTL_FD_VOLUME + (int)(b - v->blk);
 }
 
-void volumes_init(struct volumes *v, const struct um_volume is[UM_VOLUMES_MAX],
+void volumes_init(struct volumes *v, const struct ctl_volume is[CTL_VOLUMES_MAX],
                   const struct mem *mem)
 {
 	char name[20];
 
 	v->copy = (struct copy){0};
-	for (unsigned i = 0; i < UM_VOLUMES_MAX; i++) {
+	for (unsigned i = 0; i < CTL_VOLUMES_MAX; i++) {
 		struct blk *b = &v->blk[i];
 
-		disk_init_volume(&b->disk, UM_FD_VOLUME + i, is[i].size, is[i].read_only);
+		disk_init_volume(&b->disk, CTL_FD_VOLUME + i, is[i].size, is[i].read_only);
 		b->number = i;
 		snprintf(name, sizeof(name), "pvol%u", i);
 		blk_init(b, name, mem);
@@ -37,7 +37,7 @@ static bool in_use(const struct blk *b)
 }
 
 /* The fd that came for this slot is put there. */
-static int put_fd(const struct um_msg *msg, const int *fds, int slot)
+static int put_fd(const struct ctl_msg *msg, const int *fds, int slot)
 {
 	for (size_t i = 0; i < msg->nr_fds; i++)
 		if (msg->slot[i] == slot)
@@ -45,8 +45,8 @@ static int put_fd(const struct um_msg *msg, const int *fds, int slot)
 	return -EINVAL;
 }
 
-static int attach(struct volumes *v, struct blk *b, const struct um_volume *is,
-                  const struct um_msg *msg, const int *fds)
+static int attach(struct volumes *v, struct blk *b, const struct ctl_volume *is,
+                  const struct ctl_msg *msg, const int *fds)
 {
 	int r;
 
@@ -89,26 +89,26 @@ static int grow(struct blk *b, uint64_t size)
 	return 0;
 }
 
-static int begin_copy(struct volumes *v, struct blk *b, const struct um_msg *msg, const int *fds)
+static int begin_copy(struct volumes *v, struct blk *b, const struct ctl_msg *msg, const int *fds)
 {
 	int r;
 
 	if (!b->disk.size || b->disk.read_only)
 		return -EINVAL;
 	volumes_end_copy(v); /* one at a time: the other's host is told by COPIED */
-	r = put_fd(msg, fds, UM_FD_COPY);
-	if (r == 0 && (r = put_fd(msg, fds, UM_FD_MARKS)) < 0)
-		close(UM_FD_COPY);
+	r = put_fd(msg, fds, CTL_FD_COPY);
+	if (r == 0 && (r = put_fd(msg, fds, CTL_FD_MARKS)) < 0)
+		close(CTL_FD_COPY);
 	if (r < 0)
 		return r;
-	copy_begin(&v->copy, UM_FD_COPY, UM_FD_MARKS, b->disk.size);
+	copy_begin(&v->copy, CTL_FD_COPY, CTL_FD_MARKS, b->disk.size);
 	b->disk.copy = &v->copy;
 	return 0;
 }
 
 static int end_copy(struct volumes *v)
 {
-	for (unsigned i = 0; i < UM_VOLUMES_MAX; i++)
+	for (unsigned i = 0; i < CTL_VOLUMES_MAX; i++)
 		v->blk[i].disk.copy = NULL;
 	return copy_end(&v->copy);
 }
@@ -118,24 +118,24 @@ void volumes_end_copy(struct volumes *v)
 	(void)end_copy(v);
 }
 
-int volumes_request(struct volumes *v, const struct um_msg *msg, const int *fds)
+int volumes_request(struct volumes *v, const struct ctl_msg *msg, const int *fds)
 {
-	uint64_t nr = msg->arg[UM_VOLUME_NR];
+	uint64_t nr = msg->arg[CTL_VOLUME_NR];
 	struct blk *b;
 
-	if (nr >= UM_VOLUMES_MAX)
+	if (nr >= CTL_VOLUMES_MAX)
 		return -EINVAL;
 	b = &v->blk[nr];
-	switch (msg->arg[UM_VOLUME_VERB]) {
-	case UM_VOLUME_ATTACH:
+	switch (msg->arg[CTL_VOLUME_VERB]) {
+	case CTL_VOLUME_ATTACH:
 		return attach(v, b, &msg->volume[nr], msg, fds);
-	case UM_VOLUME_DETACH:
-		return detach(v, b, msg->arg[UM_VOLUME_FORCE]);
-	case UM_VOLUME_GROW:
+	case CTL_VOLUME_DETACH:
+		return detach(v, b, msg->arg[CTL_VOLUME_FORCE]);
+	case CTL_VOLUME_GROW:
 		return grow(b, msg->volume[nr].size);
-	case UM_VOLUME_COPY:
+	case CTL_VOLUME_COPY:
 		return begin_copy(v, b, msg, fds);
-	case UM_VOLUME_COPIED:
+	case CTL_VOLUME_COPIED:
 		return b->disk.copy ? end_copy(v) : -ENOENT;
 	default:
 		return -EINVAL;
@@ -145,7 +145,7 @@ int volumes_request(struct volumes *v, const struct um_msg *msg, const int *fds)
 /* --- from life to life */
 
 struct saved_volumes {
-	uint64_t size[UM_VOLUMES_MAX];
+	uint64_t size[CTL_VOLUMES_MAX];
 	uint32_t read_only, open; /* one bit each */
 };
 
@@ -153,7 +153,7 @@ void volumes_save(const struct volumes *v, struct state_out *s)
 {
 	struct saved_volumes k = {0};
 
-	for (unsigned i = 0; i < UM_VOLUMES_MAX; i++) {
+	for (unsigned i = 0; i < CTL_VOLUMES_MAX; i++) {
 		const struct blk *b = &v->blk[i];
 
 		vdev_save(&b->vdev, s);
@@ -169,16 +169,16 @@ int volumes_load(struct volumes *v, struct state_in *s, uint64_t *ret_lost)
 	struct saved_volumes k;
 	int r = 0;
 
-	for (unsigned i = 0; r == 0 && i < UM_VOLUMES_MAX; i++)
+	for (unsigned i = 0; r == 0 && i < CTL_VOLUMES_MAX; i++)
 		r = vdev_load(&v->blk[i].vdev, s);
 	if (r == 0)
 		r = state_get(s, STATE_VOLUME, &k, sizeof(k));
-	if (r == 0 && (k.read_only | k.open) >> UM_VOLUMES_MAX)
+	if (r == 0 && (k.read_only | k.open) >> CTL_VOLUMES_MAX)
 		r = -EBADMSG;
 	if (r < 0)
 		return r;
 	*ret_lost = 0;
-	for (unsigned i = 0; i < UM_VOLUMES_MAX; i++) {
+	for (unsigned i = 0; i < CTL_VOLUMES_MAX; i++) {
 		struct blk *b = &v->blk[i];
 
 		b->open = k.open >> i & 1;

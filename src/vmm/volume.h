@@ -12,19 +12,19 @@
 #include "wire/control.h"
 
 struct volumes {
-	struct blk blk[UM_VOLUMES_MAX];
+	struct blk blk[CTL_VOLUMES_MAX];
 	struct copy copy; /* of one of them */
 };
 
 /* Files are in their slots (control.h) where is[i].size says so. */
-void volumes_init(struct volumes *v, const struct um_volume is[UM_VOLUMES_MAX],
+void volumes_init(struct volumes *v, const struct ctl_volume is[CTL_VOLUMES_MAX],
                   const struct mem *mem);
 
 /*
- * UM_VOLUME. fds[i] is for msg->slot[i]; they stay the caller's. -EBUSY: the guest has it open;
- * -EEXIST, -ENOENT: there is a file, or none. UM_VOLUME_COPIED answers how the copy went.
+ * CTL_VOLUME. fds[i] is for msg->slot[i]; they stay the caller's. -EBUSY: the guest has it open;
+ * -EEXIST, -ENOENT: there is a file, or none. CTL_VOLUME_COPIED answers how the copy went.
  */
-int volumes_request(struct volumes *v, const struct um_msg *msg, const int *fds);
+int volumes_request(struct volumes *v, const struct ctl_msg *msg, const int *fds);
 /* Whoever copied is gone. */
 void volumes_end_copy(struct volumes *v);
 

@@ -18,11 +18,11 @@
 #define SESSION_LIMIT ((uint64_t)8 << 30)
 
 /* The engine's own start, with a clock around it: what is left of a start is core's. */
-static int (*real_start)(struct engine *e, const struct engine_start *s, struct engine_machine *ret,
-                         struct err *err);
+static int (*real_start)(struct engines *e, const struct engine_start *s,
+                         struct engine_machine *ret, struct err *err);
 double bed_engine_ms;
 
-static int timed_start(struct engine *e, const struct engine_start *s, struct engine_machine *ret,
+static int timed_start(struct engines *e, const struct engine_start *s, struct engine_machine *ret,
                        struct err *err)
 {
 	uint64_t t = mono_ns();
@@ -34,22 +34,22 @@ static int timed_start(struct engine *e, const struct engine_start *s, struct en
 
 int bed_open(struct bed *b, struct err *e)
 {
-	struct um_config cfg = {.engine = b->kind,
-	                        .kernel = b->kernel,
-	                        .vmm = b->vmm,
-	                        .vmlinux = b->vmlinux,
-	                        .run_dir = b->run_dir,
-	                        .jail_want = JAIL_ALL};
+	struct engines_config cfg = {.engine = b->kind,
+	                             .kernel = b->kernel,
+	                             .vmm = b->vmm,
+	                             .vmlinux = b->vmlinux,
+	                             .run_dir = b->run_dir,
+	                             .jail_want = JAIL_ALL};
 	autoclose int dir = -1;
 	int r;
 
-	r = um_engine_new(&cfg, &b->engine, e);
+	r = engines_new(&cfg, &b->engines, e);
 	if (r == 0)
-		r = machines_open(&b->ms, b->engine, b->run_dir, e);
+		r = machines_open(&b->ms, b->engines, b->run_dir, e);
 	if (r < 0)
 		return r;
-	real_start = b->engine->start;
-	b->engine->start = timed_start;
+	real_start = b->engines->start;
+	b->engines->start = timed_start;
 	dir = open(b->store_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	r = dir < 0 ? -errno : snapshot_store_open(dir, &b->store);
 	if (r == 0)
@@ -66,18 +66,18 @@ static void remove_one(const struct machine_info *m, void *arg)
 void bed_clear(struct bed *b)
 {
 	char *const rm[] = {"rm", "-rf", (char *)b->run_dir, (char *)b->store_dir, NULL};
-	struct um_config cfg = {.engine = b->kind,
-	                        .kernel = b->kernel,
-	                        .vmm = b->vmm,
-	                        .vmlinux = b->vmlinux,
-	                        .run_dir = b->run_dir};
+	struct engines_config cfg = {.engine = b->kind,
+	                             .kernel = b->kernel,
+	                             .vmm = b->vmm,
+	                             .vmlinux = b->vmlinux,
+	                             .run_dir = b->run_dir};
 
-	if (um_engine_new(&cfg, &b->engine, NULL) == 0) {
-		if (machines_open(&b->ms, b->engine, b->run_dir, NULL) == 0) {
+	if (engines_new(&cfg, &b->engines, NULL) == 0) {
+		if (machines_open(&b->ms, b->engines, b->run_dir, NULL) == 0) {
 			machine_each(&b->ms, remove_one, &b->ms, NULL);
 			machines_close(&b->ms);
 		}
-		b->engine->free(b->engine);
+		b->engines->free(b->engines);
 	}
 	run_native(rm, b->cpu, NULL, 0);
 }

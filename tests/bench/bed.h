@@ -14,11 +14,11 @@ enum {
 };
 
 struct bed {
-	const char *kind, *kernel, *vmm, *vmlinux; /* as in struct um_config */
+	const char *kind, *kernel, *vmm, *vmlinux; /* as in struct engines_config */
 	const char *image, *upper, *run_dir, *store_dir;
 	char work[PATH_MAX]; /* the program that is measured inside and outside */
 	unsigned cpu;        /* where machines and native runs that are compared run */
-	struct engine *engine;
+	struct engines *engines;
 	struct machines ms;
 	struct snapshot_store store;
 	struct cg_host *cg;

@@ -91,20 +91,20 @@ static void once(void)
 /* A host that gives and takes a volume at any moment. */
 static void volume_moves(uint32_t value)
 {
-	struct um_msg msg = {.arg = {[UM_VOLUME_NR] = value >> 8 & 7,
-	                             [UM_VOLUME_VERB] = value & 7,
-	                             [UM_VOLUME_FORCE] = value >> 3 & 1},
-	                     .nr_fds = 3,
-	                     .slot = {UM_FD_VOLUME, UM_FD_COPY, UM_FD_MARKS}};
+	struct ctl_msg msg = {.arg = {[CTL_VOLUME_NR] = value >> 8 & 7,
+	                              [CTL_VOLUME_VERB] = value & 7,
+	                              [CTL_VOLUME_FORCE] = value >> 3 & 1},
+	                      .nr_fds = 3,
+	                      .slot = {CTL_FD_VOLUME, CTL_FD_COPY, CTL_FD_MARKS}};
 	const int fds[] = {f.file, f.file, f.marks};
 
-	msg.volume[0] = (struct um_volume){.size = DISK, .read_only = value >> 4 & 1};
+	msg.volume[0] = (struct ctl_volume){.size = DISK, .read_only = value >> 4 & 1};
 	volumes_request(&f.volumes, &msg, fds);
 }
 
 static struct vdev *make(unsigned which)
 {
-	const struct um_volume none[UM_VOLUMES_MAX] = {0};
+	const struct ctl_volume none[CTL_VOLUMES_MAX] = {0};
 	const struct mem *m = &f.ram.mem;
 
 	switch (which % DEVICES) {
@@ -145,7 +145,7 @@ static void unmake(unsigned which)
 		vsock_fini(&f.vsock);
 		break;
 	case 5:
-		volume_moves(UM_VOLUME_DETACH | 1 << 3);
+		volume_moves(CTL_VOLUME_DETACH | 1 << 3);
 		assert(f.volumes.blk[0].disk.size == 0 && !f.volumes.copy.on);
 		break;
 	}

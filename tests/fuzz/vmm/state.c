@@ -41,15 +41,15 @@ static void code_of(struct state_in in)
 /* Records of volumes alone, as they stand in the middle of a state. */
 static void volumes_of(struct state_in in, const struct mem *mem)
 {
-	const struct um_volume none[UM_VOLUMES_MAX] = {0};
+	const struct ctl_volume none[CTL_VOLUMES_MAX] = {0};
 	struct volumes v;
 	uint64_t lost;
 
 	volumes_init(&v, none, mem);
 	if (volumes_load(&v, &in, &lost) < 0)
 		return;
-	assert(lost >> UM_VOLUMES_MAX == 0);
-	for (unsigned i = 0; i < UM_VOLUMES_MAX; i++) {
+	assert(lost >> CTL_VOLUMES_MAX == 0);
+	for (unsigned i = 0; i < CTL_VOLUMES_MAX; i++) {
 		vdev_write(&v.blk[i].vdev, VDEV_NOTIFY, 4, 0);
 		vdev_write(&v.blk[i].vdev, VDEV_CONFIG + BLK_CONFIG_OPEN, 4, 0);
 	}

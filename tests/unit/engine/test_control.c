@@ -48,14 +48,14 @@ static int teardown(void **state)
 	return 0;
 }
 
-static const struct um_msg good = {.magic = UM_MAGIC, .type = UM_DONE, .arg = {1, 2, 3}};
+static const struct ctl_msg good = {.magic = CTL_MAGIC, .type = CTL_DONE, .arg = {1, 2, 3}};
 
 /* The answer may be there before the question: a socket keeps it. */
-static int ask(struct pair *p, int alive, unsigned timeout_ms, struct um_msg *ret)
+static int ask(struct pair *p, int alive, unsigned timeout_ms, struct ctl_msg *ret)
 {
-	struct um_packet q = {.msg = {.magic = UM_MAGIC, .type = UM_PING}};
+	struct control_packet q = {.msg = {.magic = CTL_MAGIC, .type = CTL_PING}};
 
-	return um_call(p->host, alive, &q, timeout_ms, ret);
+	return control_call(p->host, alive, &q, timeout_ms, ret);
 }
 
 static void answer(struct pair *p, const void *bytes, size_t n)
@@ -66,25 +66,25 @@ static void answer(struct pair *p, const void *bytes, size_t n)
 static void question_and_fds_arrive_with_their_slots(void **state)
 {
 	struct pair *p = *state;
-	struct um_packet q = {.msg = {.magic = UM_MAGIC, .type = UM_SNAPSHOT}};
+	struct control_packet q = {.msg = {.magic = CTL_MAGIC, .type = CTL_SNAPSHOT}};
 	autoclose int a = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	autoclose int b = open("/dev/zero", O_RDONLY | O_CLOEXEC);
-	struct um_msg got, ret;
+	struct ctl_msg got, ret;
 	size_t n = 2;
 	int fds[2];
 	char c = 1;
 
-	assert_int_equal(um_packet_add(&q, a, UM_TO_MAP), 0);
-	assert_int_equal(um_packet_add(&q, b, UM_FD_TOP), 0);
+	assert_int_equal(control_packet_add(&q, a, CTL_TO_MAP), 0);
+	assert_int_equal(control_packet_add(&q, b, CTL_FD_TOP), 0);
 	answer(p, &good, sizeof(good));
-	assert_int_equal(um_call(p->host, -1, &q, LONG_MS, &ret), 0);
+	assert_int_equal(control_call(p->host, -1, &q, LONG_MS, &ret), 0);
 	assert_memory_equal(&ret, &good, sizeof(good));
 	assert_int_equal(io_recv_fds(p->machine, &got, sizeof(got), fds, &n), sizeof(got));
-	assert_int_equal(got.type, UM_SNAPSHOT);
+	assert_int_equal(got.type, CTL_SNAPSHOT);
 	assert_int_equal(got.nr_fds, 2);
 	assert_int_equal(n, 2);
-	assert_int_equal(got.slot[0], UM_TO_MAP);
-	assert_int_equal(got.slot[1], UM_FD_TOP);
+	assert_int_equal(got.slot[0], CTL_TO_MAP);
+	assert_int_equal(got.slot[1], CTL_FD_TOP);
 	assert_int_equal(read(fds[0], &c, 1), 0);
 	assert_int_equal(read(fds[1], &c, 1), 1);
 	close(fds[0]);
@@ -93,19 +93,19 @@ static void question_and_fds_arrive_with_their_slots(void **state)
 
 static void a_full_packet_takes_no_more(void **state)
 {
-	struct um_packet q = {0};
+	struct control_packet q = {0};
 
-	for (unsigned i = 0; i < UM_FDS_MAX; i++)
-		assert_int_equal(um_packet_add(&q, 0, i), 0);
-	assert_int_equal(um_packet_add(&q, 0, 0), -E2BIG);
-	assert_int_equal(q.msg.nr_fds, UM_FDS_MAX);
+	for (unsigned i = 0; i < CTL_FDS_MAX; i++)
+		assert_int_equal(control_packet_add(&q, 0, i), 0);
+	assert_int_equal(control_packet_add(&q, 0, 0), -E2BIG);
+	assert_int_equal(q.msg.nr_fds, CTL_FDS_MAX);
 }
 
 static void nonsense_is_refused_and_leaves_the_result_alone(void **state)
 {
 	struct pair *p = *state;
-	struct um_msg wrong = good, ret = {.type = 77};
-	char big[sizeof(struct um_msg) + 1] = {0};
+	struct ctl_msg wrong = good, ret = {.type = 77};
+	char big[sizeof(struct ctl_msg) + 1] = {0};
 
 	wrong.magic ^= 1;
 	answer(p, &wrong, sizeof(wrong));
@@ -127,7 +127,7 @@ static void nonsense_is_refused_and_leaves_the_result_alone(void **state)
 static void fds_in_an_answer_are_refused_and_closed(void **state)
 {
 	struct pair *p = *state;
-	struct um_msg ret;
+	struct ctl_msg ret;
 	int before = dup(0), after;
 
 	close(before);
@@ -141,7 +141,7 @@ static void fds_in_an_answer_are_refused_and_closed(void **state)
 static void a_machine_that_hung_up_is_gone(void **state)
 {
 	struct pair *p = *state;
-	struct um_msg ret;
+	struct ctl_msg ret;
 
 	/* It took the question, then ended. */
 	shutdown(p->machine, SHUT_WR);
@@ -156,7 +156,7 @@ static void a_machine_that_died_is_gone_though_its_socket_is_open(void **state)
 {
 	struct pair *p = *state;
 	autoclose int alive = -1;
-	struct um_msg ret;
+	struct ctl_msg ret;
 	siginfo_t si;
 	pid_t pid = fork();
 
@@ -176,7 +176,7 @@ static void a_machine_that_died_is_gone_though_its_socket_is_open(void **state)
 static void a_silent_machine_is_not_waited_for_for_ever(void **state)
 {
 	struct pair *p = *state;
-	struct um_msg ret = {.type = 77};
+	struct ctl_msg ret = {.type = 77};
 
 	assert_int_equal(ask(p, -1, 1, &ret), -ETIMEDOUT);
 	assert_int_equal(ask(p, -1, 0, &ret), -ETIMEDOUT);

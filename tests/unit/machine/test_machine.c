@@ -27,7 +27,7 @@
 enum { PAGES = 16, MEMORY_SLOT = 300, DISK_SLOT = 400, VOLUME_SLOT = 500, NET_SLOT = 510 };
 
 struct counting_engine {
-	struct engine engine;
+	struct engines engines;
 	int stopped;
 	pid_t stopped_pid;
 	struct layer *next; /* what the next snapshot seals */
@@ -35,7 +35,7 @@ struct counting_engine {
 	bool held; /* it stands still */
 };
 
-static int take_up(struct engine *engine, const char *id, int dirfd, pid_t pid,
+static int take_up(struct engines *engines, const char *id, int dirfd, pid_t pid,
                    const struct engine_image *image, struct engine_machine *ret, struct err *e)
 {
 	struct engine_machine m = ENGINE_MACHINE_EMPTY;
@@ -50,10 +50,10 @@ static int take_up(struct engine *engine, const char *id, int dirfd, pid_t pid,
 	return 0;
 }
 
-static int seal(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
+static int seal(struct engines *engines, struct engine_machine *m, struct engine_image *ret,
                 struct engine_snapshot_info *info, struct err *e)
 {
-	struct counting_engine *c = (struct counting_engine *)engine;
+	struct counting_engine *c = (struct counting_engine *)engines;
 
 	if (c->snapshot_fails)
 		return err_set(e, EIO, "snapshot_failed", "no");
@@ -61,49 +61,49 @@ static int seal(struct engine *engine, struct engine_machine *m, struct engine_i
 	return engine_image_copy(&m->image, ret);
 }
 
-static int seal_and_hold(struct engine *engine, struct engine_machine *m, struct engine_image *ret,
-                         struct engine_snapshot_info *info, struct err *e)
+static int seal_and_hold(struct engines *engines, struct engine_machine *m,
+                         struct engine_image *ret, struct engine_snapshot_info *info, struct err *e)
 {
-	int r = seal(engine, m, ret, info, e);
+	int r = seal(engines, m, ret, info, e);
 
-	((struct counting_engine *)engine)->held = r == 0;
+	((struct counting_engine *)engines)->held = r == 0;
 	return r;
 }
 
-static int go_on(struct engine *engine, struct engine_machine *m, struct err *e)
+static int go_on(struct engines *engines, struct engine_machine *m, struct err *e)
 {
-	struct counting_engine *c = (struct counting_engine *)engine;
+	struct counting_engine *c = (struct counting_engine *)engines;
 
 	assert_true(c->held);
 	c->held = false;
 	return 0;
 }
 
-static void forget(struct engine *engine, const char *id)
+static void forget(struct engines *engines, const char *id)
 {
 }
 
-static int end(struct engine *engine, const char *id, pid_t pid, struct err *e)
+static int end(struct engines *engines, const char *id, pid_t pid, struct err *e)
 {
-	struct counting_engine *c = (struct counting_engine *)engine;
+	struct counting_engine *c = (struct counting_engine *)engines;
 
 	c->stopped++;
 	c->stopped_pid = pid;
 	return 0;
 }
 
-static int nothing_unbooked(struct engine *engine, int dirfd, int disk, uint64_t pages,
+static int nothing_unbooked(struct engines *engines, int dirfd, int disk, uint64_t pages,
                             struct map *ret)
 {
 	return -ENOENT;
 }
 
-static bool no_idea(struct engine *engine, const char *id, char *ret, size_t n)
+static bool no_idea(struct engines *engines, const char *id, char *ret, size_t n)
 {
 	return false;
 }
 
-static int refuse(struct engine *engine, const struct engine_start *s, struct engine_machine *ret,
+static int refuse(struct engines *engines, const struct engine_start *s, struct engine_machine *ret,
                   struct err *e)
 {
 	/* An engine that fails half way leaves files. */
@@ -122,26 +122,26 @@ static int setup(void **state)
 	struct world *w = calloc(1, sizeof(*w));
 	struct err e;
 
-	static const struct engine_kind kind = {.name = "counting"};
+	static const struct engine kind = {.name = "counting"};
 
-	w->engine.engine = (struct engine){.kinds = &kind,
-	                                   .nkinds = 1,
-	                                   .memory_slot = MEMORY_SLOT,
-	                                   .disk_slot = DISK_SLOT,
-	                                   .volume_slot = VOLUME_SLOT,
-	                                   .net_slot = NET_SLOT,
-	                                   .forget = forget,
-	                                   .start = refuse,
-	                                   .unbooked = nothing_unbooked,
-	                                   .adopt = take_up,
-	                                   .snapshot = seal,
-	                                   .snapshot_hold = seal_and_hold,
-	                                   .go_on = go_on,
-	                                   .why_ended = no_idea,
-	                                   .stop = end};
+	w->engine.engines = (struct engines){.list = &kind,
+	                                     .count = 1,
+	                                     .memory_slot = MEMORY_SLOT,
+	                                     .disk_slot = DISK_SLOT,
+	                                     .volume_slot = VOLUME_SLOT,
+	                                     .net_slot = NET_SLOT,
+	                                     .forget = forget,
+	                                     .start = refuse,
+	                                     .unbooked = nothing_unbooked,
+	                                     .adopt = take_up,
+	                                     .snapshot = seal,
+	                                     .snapshot_hold = seal_and_hold,
+	                                     .go_on = go_on,
+	                                     .why_ended = no_idea,
+	                                     .stop = end};
 	snprintf(w->run, sizeof(w->run), "/tmp/panda-machine-XXXXXX");
 	assert_non_null(mkdtemp(w->run));
-	assert_int_equal(machines_open(&w->ms, &w->engine.engine, w->run, &e), 0);
+	assert_int_equal(machines_open(&w->ms, &w->engine.engines, w->run, &e), 0);
 	*state = w;
 	return 0;
 }

@@ -24,10 +24,10 @@
 
 enum { VOLUME_SLOT = 500, CHUNK = ENGINE_COPY_CHUNK, CHUNKS = 5, SIZE = 4 * CHUNK + 4096 };
 
-static const struct engine_kind kind = {.name = "fake"};
+static const struct engine kind = {.name = "fake"};
 
 struct world {
-	struct engine engine;
+	struct engines engines;
 	struct machines ms;
 	struct engine_machine m;
 	int volume, to;                /* files */
@@ -37,7 +37,7 @@ struct world {
 
 static struct world w;
 
-static int begin(struct engine *e, struct engine_machine *m, unsigned slot, int to, int marks,
+static int begin(struct engines *e, struct engine_machine *m, unsigned slot, int to, int marks,
                  struct err *err)
 {
 	assert_int_equal(slot, 2);
@@ -46,7 +46,7 @@ static int begin(struct engine *e, struct engine_machine *m, unsigned slot, int 
 	return 0;
 }
 
-static int ended(struct engine *e, struct engine_machine *m, unsigned slot, struct err *err)
+static int ended(struct engines *e, struct engine_machine *m, unsigned slot, struct err *err)
 {
 	return w.copied < 0 ? err_set(err, -w.copied, "disk_full", "no space left") : 0;
 }
@@ -86,15 +86,15 @@ static int setup(void **state)
 {
 	struct stat st;
 
-	w = (struct world){.engine = {.kinds = &kind,
-	                              .nkinds = 1,
-	                              .volume_slot = VOLUME_SLOT,
-	                              .volume_copy = begin,
-	                              .volume_copied = ended},
+	w = (struct world){.engines = {.list = &kind,
+	                               .count = 1,
+	                               .volume_slot = VOLUME_SLOT,
+	                               .volume_copy = begin,
+	                               .volume_copied = ended},
 	                   .m = ENGINE_MACHINE_EMPTY,
 	                   .machine_to = -1,
 	                   .machine_marks = -1};
-	w.ms.engine = &w.engine;
+	w.ms.engines = &w.engines;
 	w.volume = memfd_create("volume", MFD_CLOEXEC);
 	w.to = open("/tmp", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
 	assert_int_equal(ftruncate(w.volume, SIZE), 0);
@@ -103,7 +103,7 @@ static int setup(void **state)
 	w.m.pid = getpid();
 	w.m.pidfd = pidfd_open(getpid(), 0);
 	w.m.control = dup(w.to); /* nobody speaks on it here */
-	w.m.image.kind = &kind;
+	w.m.image.engine = &kind;
 	w.m.volumes[2] =
 	    (struct engine_volume){.size = SIZE, .fd = -1, .dev = st.st_dev, .ino = st.st_ino};
 	fill(w.volume, 0, 'a');

@@ -28,7 +28,7 @@ struct bench {
 /* Its driver takes all features that are offered, but for these. */
 static void up_without(struct bench *t, uint64_t features)
 {
-	const struct um_volume none[UM_VOLUMES_MAX] = {0};
+	const struct ctl_volume none[CTL_VOLUMES_MAX] = {0};
 
 	guest_new(&t->g);
 	volumes_init(&t->v, none, &t->g.mem);
@@ -69,14 +69,14 @@ static char byte_of(int fd, uint64_t off)
 	return c;
 }
 
-static int ask(struct bench *t, enum um_volume_verb verb, uint64_t size, bool read_only, int fd)
+static int ask(struct bench *t, enum ctl_volume_verb verb, uint64_t size, bool read_only, int fd)
 {
-	struct um_msg msg = {.arg = {[UM_VOLUME_NR] = NR, [UM_VOLUME_VERB] = verb}};
+	struct ctl_msg msg = {.arg = {[CTL_VOLUME_NR] = NR, [CTL_VOLUME_VERB] = verb}};
 
-	msg.volume[NR] = (struct um_volume){.size = size, .read_only = read_only};
+	msg.volume[NR] = (struct ctl_volume){.size = size, .read_only = read_only};
 	if (fd >= 0) {
 		msg.nr_fds = 1;
-		msg.slot[0] = UM_FD_VOLUME + NR;
+		msg.slot[0] = CTL_FD_VOLUME + NR;
 	}
 	return volumes_request(&t->v, &msg, &fd);
 }
@@ -85,14 +85,14 @@ static int attach(struct bench *t, uint64_t size, bool read_only)
 {
 	autoclose int fd = file_of('v', size);
 
-	return ask(t, UM_VOLUME_ATTACH, size, read_only, fd);
+	return ask(t, CTL_VOLUME_ATTACH, size, read_only, fd);
 }
 
 static int detach(struct bench *t, bool force)
 {
-	const struct um_msg msg = {.arg = {[UM_VOLUME_NR] = NR,
-	                                   [UM_VOLUME_VERB] = UM_VOLUME_DETACH,
-	                                   [UM_VOLUME_FORCE] = force}};
+	const struct ctl_msg msg = {.arg = {[CTL_VOLUME_NR] = NR,
+	                                    [CTL_VOLUME_VERB] = CTL_VOLUME_DETACH,
+	                                    [CTL_VOLUME_FORCE] = force}};
 
 	return volumes_request(&t->v, &msg, NULL);
 }
@@ -126,17 +126,17 @@ static void a_file_comes_grows_and_goes_and_the_driver_is_told(void **state)
 	assert_int_equal(t.g.interrupts, 1);
 	assert_int_equal(capacity(&t), SIZE);
 	assert_int_equal(put(&t, 'x', BLOCK), 0);
-	assert_int_equal(byte_of(UM_FD_VOLUME + NR, BLOCK), 'x');
+	assert_int_equal(byte_of(CTL_FD_VOLUME + NR, BLOCK), 'x');
 	assert_int_equal(attach(&t, SIZE, false), -EEXIST);
-	assert_int_equal(ask(&t, UM_VOLUME_GROW, SIZE + BLOCK, false, -1), 0);
+	assert_int_equal(ask(&t, CTL_VOLUME_GROW, SIZE + BLOCK, false, -1), 0);
 	assert_int_equal(capacity(&t), SIZE + BLOCK);
-	assert_int_equal(ask(&t, UM_VOLUME_GROW, SIZE, false, -1), -EINVAL);
-	assert_int_equal(ask(&t, UM_VOLUME_GROW, SIZE + BLOCK + 1, false, -1), -EINVAL);
+	assert_int_equal(ask(&t, CTL_VOLUME_GROW, SIZE, false, -1), -EINVAL);
+	assert_int_equal(ask(&t, CTL_VOLUME_GROW, SIZE + BLOCK + 1, false, -1), -EINVAL);
 	assert_int_equal(detach(&t, false), 0);
 	assert_int_equal(capacity(&t), 0);
-	assert_int_equal(fcntl(UM_FD_VOLUME + NR, F_GETFD), -1);
+	assert_int_equal(fcntl(CTL_FD_VOLUME + NR, F_GETFD), -1);
 	assert_int_equal(put(&t, 'x', 0), -EINVAL);
-	assert_int_equal(ask(&t, UM_VOLUME_GROW, SIZE, false, -1), -EINVAL);
+	assert_int_equal(ask(&t, CTL_VOLUME_GROW, SIZE, false, -1), -EINVAL);
 	down(&t);
 }
 
@@ -191,7 +191,7 @@ static void what_the_guest_has_open_is_taken_only_by_force_and_gets_nothing_new(
 	assert_int_equal(capacity(&t), SIZE);
 	assert_int_equal(detach(&t, true), 0);
 	assert_int_equal(attach(&t, SIZE, false), -EBUSY);
-	assert_int_equal(fcntl(UM_FD_VOLUME + NR, F_GETFD), -1);
+	assert_int_equal(fcntl(CTL_FD_VOLUME + NR, F_GETFD), -1);
 	guest_opens(&t, 0);
 	assert_int_equal(attach(&t, SIZE, false), 0);
 	/* A driver that goes has nothing open any more. */
@@ -213,20 +213,20 @@ static void a_driver_that_does_not_tell_may_have_it_open(void **state)
 
 static void nonsense_is_refused_and_changes_nothing(void **state)
 {
-	const struct um_msg bad[] = {
-	    {.arg = {[UM_VOLUME_NR] = UM_VOLUMES_MAX, [UM_VOLUME_VERB] = UM_VOLUME_ATTACH}},
-	    {.arg = {[UM_VOLUME_NR] = UINT64_MAX, [UM_VOLUME_VERB] = UM_VOLUME_DETACH}},
-	    {.arg = {[UM_VOLUME_NR] = NR, [UM_VOLUME_VERB] = 77}},
-	    {.arg = {[UM_VOLUME_NR] = NR, [UM_VOLUME_VERB] = UM_VOLUME_COPY}},
+	const struct ctl_msg bad[] = {
+	    {.arg = {[CTL_VOLUME_NR] = CTL_VOLUMES_MAX, [CTL_VOLUME_VERB] = CTL_VOLUME_ATTACH}},
+	    {.arg = {[CTL_VOLUME_NR] = UINT64_MAX, [CTL_VOLUME_VERB] = CTL_VOLUME_DETACH}},
+	    {.arg = {[CTL_VOLUME_NR] = NR, [CTL_VOLUME_VERB] = 77}},
+	    {.arg = {[CTL_VOLUME_NR] = NR, [CTL_VOLUME_VERB] = CTL_VOLUME_COPY}},
 	};
 	struct bench t;
 
 	up(&t);
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		assert_int_equal(volumes_request(&t.v, &bad[i], NULL), -EINVAL);
-	assert_int_equal(ask(&t, UM_VOLUME_ATTACH, SIZE, false, -1), -EINVAL); /* no file */
+	assert_int_equal(ask(&t, CTL_VOLUME_ATTACH, SIZE, false, -1), -EINVAL); /* no file */
 	assert_int_equal(attach(&t, SIZE + 1, false), -EINVAL);
-	assert_int_equal(ask(&t, UM_VOLUME_COPIED, 0, false, -1), -ENOENT);
+	assert_int_equal(ask(&t, CTL_VOLUME_COPIED, 0, false, -1), -ENOENT);
 	assert_int_equal(t.g.interrupts, 0);
 	assert_int_equal(capacity(&t), 0);
 	/* The config's other bytes are not the driver's. */
@@ -241,9 +241,9 @@ static void nonsense_is_refused_and_changes_nothing(void **state)
 
 static int begin_copy(struct bench *t, int to, int marks)
 {
-	struct um_msg msg = {.arg = {[UM_VOLUME_NR] = NR, [UM_VOLUME_VERB] = UM_VOLUME_COPY},
-	                     .nr_fds = 2,
-	                     .slot = {UM_FD_COPY, UM_FD_MARKS}};
+	struct ctl_msg msg = {.arg = {[CTL_VOLUME_NR] = NR, [CTL_VOLUME_VERB] = CTL_VOLUME_COPY},
+	                      .nr_fds = 2,
+	                      .slot = {CTL_FD_COPY, CTL_FD_MARKS}};
 	int fds[] = {to, marks};
 
 	return volumes_request(&t->v, &msg, fds);
@@ -267,14 +267,14 @@ static void what_is_about_to_change_is_kept_once(void **state)
 		assert_int_equal(byte_of(to, i * COPY_CHUNK), kept ? 'v' : 0);
 	}
 	assert_int_equal(byte_of(to, 2 * COPY_CHUNK - 1), 'v');
-	assert_int_equal(byte_of(UM_FD_VOLUME + NR, COPY_CHUNK), 'y');
+	assert_int_equal(byte_of(CTL_FD_VOLUME + NR, COPY_CHUNK), 'y');
 	/* What was added since is nobody's. */
-	assert_int_equal(ftruncate(UM_FD_VOLUME + NR, SIZE + BLOCK), 0);
-	assert_int_equal(ask(&t, UM_VOLUME_GROW, SIZE + BLOCK, false, -1), 0);
+	assert_int_equal(ftruncate(CTL_FD_VOLUME + NR, SIZE + BLOCK), 0);
+	assert_int_equal(ask(&t, CTL_VOLUME_GROW, SIZE + BLOCK, false, -1), 0);
 	assert_int_equal(put(&t, 'x', SIZE), 0);
-	assert_int_equal(ask(&t, UM_VOLUME_COPIED, 0, false, -1), 0);
-	assert_int_equal(fcntl(UM_FD_COPY, F_GETFD), -1);
-	assert_int_equal(fcntl(UM_FD_MARKS, F_GETFD), -1);
+	assert_int_equal(ask(&t, CTL_VOLUME_COPIED, 0, false, -1), 0);
+	assert_int_equal(fcntl(CTL_FD_COPY, F_GETFD), -1);
+	assert_int_equal(fcntl(CTL_FD_MARKS, F_GETFD), -1);
 	assert_int_equal(put(&t, 'x', 0), 0);
 	assert_int_equal(byte_of(marks, 0), 0);
 	down(&t);
@@ -289,13 +289,13 @@ static void a_copy_that_fails_does_so_alone(void **state)
 	assert_int_equal(attach(&t, SIZE, false), 0);
 	assert_int_equal(begin_copy(&t, to, marks), 0);
 	assert_int_equal(put(&t, 'x', 0), 0);
-	assert_int_equal(byte_of(UM_FD_VOLUME + NR, 0), 'x');
-	assert_int_equal(ask(&t, UM_VOLUME_COPIED, 0, false, -1), -ENOSPC);
+	assert_int_equal(byte_of(CTL_FD_VOLUME + NR, 0), 'x');
+	assert_int_equal(ask(&t, CTL_VOLUME_COPIED, 0, false, -1), -ENOSPC);
 	/* The volume goes, and with it the next one. */
 	assert_int_equal(begin_copy(&t, to, marks), 0);
 	assert_int_equal(detach(&t, true), 0);
-	assert_int_equal(ask(&t, UM_VOLUME_COPIED, 0, false, -1), -ENOENT);
-	assert_int_equal(fcntl(UM_FD_COPY, F_GETFD), -1);
+	assert_int_equal(ask(&t, CTL_VOLUME_COPIED, 0, false, -1), -ENOENT);
+	assert_int_equal(fcntl(CTL_FD_COPY, F_GETFD), -1);
 	down(&t);
 }
 
@@ -304,7 +304,7 @@ static void a_copy_that_fails_does_so_alone(void **state)
 static void the_next_life_knows_what_is_open_and_what_is_lost(void **state)
 {
 	AUTO(state_out_fini) struct state_out out = {0};
-	struct um_volume is[UM_VOLUMES_MAX] = {0};
+	struct ctl_volume is[CTL_VOLUMES_MAX] = {0};
 	struct state_in in;
 	struct volumes next;
 	struct bench t;
