@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "store/db.h"
+#include "db/db.h"
 
 enum {
 	/* On record, of all sandboxes together; those of the network, of which a guest can make as

@@ -15,8 +15,8 @@
 #include "base/pool.h"
 #include "core/event.h"
 #include "core/sandbox.h"
+#include "db/db.h"
 #include "machine/machine.h"
-#include "store/db.h"
 
 struct net;
 struct templates;

@@ -1,5 +1,5 @@
 /*
- * store/db.h - records that survive a restart: SQLite in WAL mode
+ * db/db.h - records that survive a restart: SQLite in WAL mode
  * Ids are text, times are integer epoch ms; SQL stays in what PostgreSQL understands, too. A
  * committed write survives kill -9 of this process; after a power cut the last moments may be
  * missing, never half of a statement. One thread at a time; db_checkpoint() has a connection of its

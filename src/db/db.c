@@ -1,4 +1,4 @@
-#include "store/db.h"
+#include "db/db.h"
 
 #include <errno.h>
 #include <sqlite3.h>

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "store/db.h"
+#include "db/db.h"
 
 struct bed {
 	char dir[64], path[96];
