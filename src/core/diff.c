@@ -21,7 +21,7 @@ enum {
 	HASH_BYTES = 64,
 };
 
-/* The program panda-upper, made by meson from agent/upper.c. */
+/* The program panda-upper, made by meson from guest/upper/upper.c. */
 extern const unsigned char panda_upper[];
 extern const size_t panda_upper_len;
 

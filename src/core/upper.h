@@ -1,6 +1,6 @@
 /*
  * core/upper.h - what machines have written over their template, compared
- * The input is what panda-upper (agent/upper.c) says inside a guest: it is not trusted, only
+ * The input is what panda-upper (guest/upper/upper.c) says inside a guest: it is not trusted, only
  * bounded. No I/O here.
  */
 #pragma once

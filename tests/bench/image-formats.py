@@ -25,7 +25,7 @@ def timed(*argv, env):
 
 
 def main():
-    init = os.environ.get("PANDA_INIT", str(TOP / "build/src/agent/panda-init"))
+    init = os.environ.get("PANDA_INIT", str(TOP / "build/src/guest/init/panda-init"))
     print(f"{'format':14} {'MiB':>6} {'boot ms':>8} {'cold ms':>8} {'warm ms':>8} {'read /usr ms':>13}")
     with tempfile.TemporaryDirectory(prefix="panda-formats.") as run:
         for fmt in FORMATS:

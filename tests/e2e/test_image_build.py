@@ -15,7 +15,7 @@ from conftest import TOP, wait_for
 from server import BUILD, patience
 
 CACHE = Path(os.environ.get("PANDA_CACHE", "/var/cache/panda"))
-INIT = BUILD / "src/agent/panda-init"
+INIT = BUILD / "src/guest/init/panda-init"
 
 
 class Maker:

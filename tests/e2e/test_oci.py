@@ -423,7 +423,7 @@ def test_a_disk_that_is_full_of_an_image(small_disk, small):
 
 
 def unpacker():
-    spec = importlib.util.spec_from_file_location("oci_unpack", TOP / "src/core/oci_unpack.py")
+    spec = importlib.util.spec_from_file_location("oci_unpack", TOP / "src/guest/oci_unpack.py")
     u = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(u)
     return u

@@ -1,5 +1,5 @@
 /*
- * agent/port.c - a stream to a tcp port of the machine
+ * guest/init/port.c - a stream to a tcp port of the machine
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -7,9 +7,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
-#include "agent/sink.h"
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
+#include "guest/init/sink.h"
 
 struct port_stream {
 	struct stream s;

@@ -1,5 +1,5 @@
 /*
- * agent/ssh.c - the ssh keys of this life
+ * guest/init/ssh.c - the ssh keys of this life
  * templates/common/files/usr/lib/panda/ssh-serve makes the machine's key when the first connection
  * needs it, and writes down who may come in. All of that belongs to one life: a machine that was
  * forked, woken or restored begins without, before anybody can reach it. sshd has no port of its
@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
+#include "guest/init/agent.h"
 
 void ssh_forget(void)
 {

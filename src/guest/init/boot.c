@@ -1,5 +1,5 @@
 /*
- * agent/boot.c - PID 1: from the kernel's read-only root to a machine, and the way out
+ * guest/init/boot.c - PID 1: from the kernel's read-only root to a machine, and the way out
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
 
 static int try_mount(struct agent *a, const char *what, const char *where, const char *type,
                      unsigned long flags, const char *options)

@@ -1,11 +1,11 @@
-#include "agent/sink.h"
+#include "guest/init/sink.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
+#include "guest/init/agent.h"
 #include "wire/guest.h"
 
 void sink_close(struct sink *k)

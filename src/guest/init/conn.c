@@ -1,5 +1,5 @@
 /*
- * agent/conn.c - connections: frames in, streams, frames out
+ * guest/init/conn.c - connections: frames in, streams, frames out
  */
 #include <assert.h>
 #include <errno.h>
@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
 
 /* ---- output ---- */
 

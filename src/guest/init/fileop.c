@@ -1,5 +1,5 @@
 /*
- * agent/fileop.c - what is done to files in one go, and removing trees
+ * guest/init/fileop.c - what is done to files in one go, and removing trees
  */
 #include <dirent.h>
 #include <errno.h>
@@ -12,8 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
 
 enum {
 	REMOVE_STEP = 256, /* names removed per turn of the loop */

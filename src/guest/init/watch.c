@@ -1,5 +1,5 @@
 /*
- * agent/watch.c - what happens to files, as a stream of events
+ * guest/init/watch.c - what happens to files, as a stream of events
  * Events wait in the kernel while the host gives no credit; its bounded queue tells when it had
  * to drop some, and so do we.
  */
@@ -13,8 +13,8 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
 
 enum {
 	MASK = IN_CREATE | IN_MODIFY | IN_CLOSE_WRITE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |

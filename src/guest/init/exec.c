@@ -1,4 +1,4 @@
-#include "agent/exec.h"
+#include "guest/init/exec.h"
 
 #include <errno.h>
 #include <fcntl.h>

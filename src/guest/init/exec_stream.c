@@ -1,5 +1,5 @@
 /*
- * agent/exec_stream.c - streams that show an exec: output, stdin, attaching, the list
+ * guest/init/exec_stream.c - streams that show an exec: output, stdin, attaching, the list
  */
 #include <errno.h>
 #include <signal.h>
@@ -10,8 +10,8 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "agent/exec.h"
 #include "base/cleanup.h"
+#include "guest/init/exec.h"
 
 static int send_signal(struct exec *x, const struct wire_signal *m)
 {

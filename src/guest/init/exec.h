@@ -1,5 +1,6 @@
 /*
- * agent/exec.h - one exec, between exec.c (its life), spawn.c (its birth) and kill.c (its death)
+ * guest/init/exec.h - one exec, between exec.c (its life), spawn.c (its birth) and kill.c (its
+ * death)
  *
  *   running ──leader exits──> exited ──output drained──> finished ──pipes closed──> gone or kept
  *
@@ -11,8 +12,8 @@
 #pragma once
 #include <sys/resource.h>
 
-#include "agent/agent.h"
-#include "agent/sink.h"
+#include "guest/init/agent.h"
+#include "guest/init/sink.h"
 
 /* The last bytes of an endless stream; offsets count from its beginning. */
 struct ring {

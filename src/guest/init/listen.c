@@ -1,5 +1,6 @@
 /*
- * agent/listen.c - where connections come from: our char device, vsock, or a unix socket in tests
+ * guest/init/listen.c - where connections come from: our char device, vsock, or a unix socket in
+ * tests
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +12,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
 
 #define PANDA_CHAN_ACCEPT _IO('P', 1)
 

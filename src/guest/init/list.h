@@ -1,5 +1,5 @@
 /*
- * agent/list.h - a ring of things that carry their own links
+ * guest/init/list.h - a ring of things that carry their own links
  */
 #pragma once
 #include <stdbool.h>

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "base/clock.h"
+#include "guest/init/agent.h"
 
 static struct agent agent; /* not on the stack: what the loop touches lies together */
 

@@ -9,8 +9,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "agent/exec.h"
 #include "base/cleanup.h"
+#include "guest/init/exec.h"
 
 enum {
 	GROUPS_MAX = 64,

@@ -1,5 +1,5 @@
 /*
- * agent/oom.c - who was killed for want of memory
+ * guest/init/oom.c - who was killed for want of memory
  * Only the kernel's log tells that from any other SIGKILL. It is read when a command has ended in
  * such a way, and never else: nothing ticks, and a command that ends well costs nothing.
  */
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
+#include "guest/init/agent.h"
 
 enum {
 	RECORDS_MAX = 4096, /* of the log at one time: somebody may write faster than we read */

@@ -1,5 +1,5 @@
 /*
- * agent/upper.c - program panda-upper: what a machine has written over its template
+ * guest/upper/upper.c - program panda-upper: what a machine has written over its template
  * pandad puts it into a guest when somebody asks for a diff, so it needs nothing there but a
  * kernel. Static, against musl.
  *

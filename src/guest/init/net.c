@@ -1,5 +1,5 @@
 /*
- * agent/net.c - the guest's side of the network, which is the same in every machine
+ * guest/init/net.c - the guest's side of the network, which is the same in every machine
  * eth0 is there from the boot on, with or without a tap of the host's behind it: all that changes
  * in a later life is its carrier, which is the kernel's business. So this is done once, and a
  * restored machine costs nothing here.
@@ -14,8 +14,8 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include "agent/agent.h"
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
 
 /* As src/net/net.h has them; the gateway is name server too (/etc/resolv.conf of every image). */
 #define GUEST_ADDR   "172.31.255.2"

@@ -1,5 +1,5 @@
 /*
- * agent/sink.h - bytes on their way into a pipe or socket that may not take them yet
+ * guest/init/sink.h - bytes on their way into a pipe or socket that may not take them yet
  * Holds at most WIRE_WINDOW bytes, the credit a stream has. A peer that went away swallows all.
  */
 #pragma once

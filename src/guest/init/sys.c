@@ -1,5 +1,5 @@
 /*
- * agent/sys.c - the machine as a whole: figures, and becoming a new one
+ * guest/init/sys.c - the machine as a whole: figures, and becoming a new one
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,9 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "guest/init/agent.h"
 
 static ssize_t read_text(const char *path, char *buf, size_t n)
 {

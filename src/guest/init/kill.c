@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/exec.h"
 #include "base/cleanup.h"
+#include "guest/init/exec.h"
 
 enum {
 	PASSES_MAX = 64, /* who forks faster than we look is cut off by the limits of the machine */

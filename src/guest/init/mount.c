@@ -1,5 +1,5 @@
 /*
- * agent/mount.c - volumes: file systems that the machine did not boot with
+ * guest/init/mount.c - volumes: file systems that the machine did not boot with
  * A mount reads a few blocks, but one that must play back a journal takes as long as that takes,
  * and nobody else is served meanwhile: most are mounted before anybody works in the machine.
  */
@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
 
 /* A path of its own: not the root, and nothing that holds the machine together. */
 static bool path_usable(const struct wire_str *path)

@@ -1,4 +1,4 @@
-#include "agent/agent.h"
+#include "guest/init/agent.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /*
- * agent/agent.h - panda-init from within: what its files share
+ * guest/init/agent.h - panda-init from within: what its files share
  *
  * One thread, one epoll. A turn of the loop is: handle what epoll reports, run the queued work
  * (which fills the output buffers of connections), write each buffer once, then do what nobody
@@ -15,7 +15,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#include "agent/list.h"
+#include "guest/init/list.h"
 #include "wire/guest.h"
 
 enum {

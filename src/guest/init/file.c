@@ -1,5 +1,5 @@
 /*
- * agent/file.c - files as streams: read, write, directories
+ * guest/init/file.c - files as streams: read, write, directories
  * Disk I/O blocks the loop for one chunk at a time. Opens never wait: a fifo is not a trap.
  */
 #include <dirent.h>
@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
 
 enum {
 	WRITE_AHEAD = WIRE_WINDOW_MAX - WIRE_WINDOW,
