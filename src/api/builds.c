@@ -3,7 +3,7 @@
  * log The form is taken apart and its files are written on the pool, piece by piece: whoever holds
  * the upload owns it. The next piece is asked for when the last one has been dealt with.
  */
-#include "core/build.h"
+#include "template/build.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,9 +14,9 @@
 #include "api/sse.h"
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "core/dockerfile.h"
-#include "core/template.h"
 #include "http/multipart.h"
+#include "template/dockerfile.h"
+#include "template/template.h"
 
 enum {
 	TEXT_MAX = DOCKERFILE_MAX,

@@ -6,7 +6,7 @@
 #include "api/job.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "core/template.h"
+#include "template/template.h"
 
 enum {
 	ARGS_MAX = 4096,

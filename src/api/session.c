@@ -10,7 +10,7 @@
 #include "api/job.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "core/template.h"
+#include "template/template.h"
 
 enum {
 	FIRST_CELL_MS = 60000, /* until a new interpreter answers */

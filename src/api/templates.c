@@ -1,7 +1,7 @@
 /*
  * api/templates.c - what sandboxes are made from
  */
-#include "core/template.h"
+#include "template/template.h"
 
 #include <errno.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/ignore.h"
+#include "base/dockerignore.h"
 #include "base/io.h"
 #include "cli/commands.h"
 #include "cli/show.h"

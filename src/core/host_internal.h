@@ -7,8 +7,8 @@
 #include "core/link.h"
 #include "core/network.h"
 #include "core/rewind.h"
-#include "core/template.h"
 #include "core/volume.h"
+#include "template/template.h"
 
 /* ---- host_sandbox.c ---- */
 

@@ -11,7 +11,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "core/host_internal.h"
-#include "core/kept.h"
+#include "template/verified.h"
 
 enum {
 	SYNC_MS = 20000,

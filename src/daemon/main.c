@@ -26,10 +26,10 @@
 #include "base/log.h"
 #include "core/fault.h"
 #include "core/host.h"
-#include "core/template.h"
 #include "daemon/config.h"
 #include "engine/engines.h"
 #include "jail/jail.h"
+#include "template/template.h"
 
 enum {
 	DRAIN_MS = 3000, /* requests that are open when we are asked to end */

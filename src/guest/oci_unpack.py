@@ -6,7 +6,7 @@ The archive is the first SIZE bytes of /dev/pvol1: of `docker save`, an OCI layo
 each layer in it, as it is or compressed with gzip, zstd, xz or bzip2. SIZE 0: there is none, and the root is empty. WHICH
 names one of several images. With `unpack`, an empty ext4 is mounted at /mnt: it becomes the disk of machines whose root
 image is that of this one, so everything of that image is covered (see finish()). The last line of stdout is JSON for
-core/oci.h; stderr is for people. Nothing here protects this machine: it is thrown away. That entries stay below the new
+template/oci.h; stderr is for people. Nothing here protects this machine: it is thrown away. That entries stay below the new
 root is chroot()'s business.
 """
 import bz2
@@ -195,7 +195,7 @@ def plain_name(name):
 
 
 def plain_ref(name):
-    """As oci_ref() of core/oci.h: one name for what is the same image."""
+    """As oci_ref() of template/oci.h: one name for what is the same image."""
     for usual in "docker.io/", "index.docker.io/", "library/":
         name = name[len(usual):] if name.startswith(usual) else name
     return name if ":" in name.rpartition("/")[2] or "@" in name else name + ":latest"

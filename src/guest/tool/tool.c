@@ -9,7 +9,7 @@
  * panda-tool mount ro|rw FROM TO, tmpfs TO, umount TO.
  * panda-tool glob PATTERN: prints the paths that it matches, each with a NUL.
  *
- * A program of guests, as panda-init is: static. core/build_copy.c puts it there.
+ * A program of guests, as panda-init is: static. template/build_copy.c puts it there.
  */
 #include <errno.h>
 #include <fcntl.h>
