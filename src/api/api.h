@@ -1,12 +1,12 @@
 /*
- * api/api.h - requests in, calls of core out; nothing more happens here
+ * api/api.h - requests in, calls of the host out; nothing more happens here
  * Routes are declared once, in the table of api/routes.c: the router, /openapi.json and the
  * reference page come from it. A request that matched becomes a struct call. Loop thread only.
  */
 #pragma once
 #include <jansson.h>
 
-#include "core/host.h"
+#include "host/host.h"
 #include "http/server.h"
 
 enum {

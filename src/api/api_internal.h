@@ -168,7 +168,7 @@ json_t *templates_json(struct call *c);
 /* RFC 3339 in UTC, or Unix seconds. False: neither. */
 bool parse_since(const char *text, uint64_t *ret_ms);
 
-/* egress_allowlist, egress and egress_limits of a body, in the form of core/network.h; what the
+/* egress_allowlist, egress and egress_limits of a body, in the form of host/network.h; what the
  * body does not name stays as it is now (may be NULL). *ret NULL: the host's default. Caller owns.
  */
 int egress_parse(const json_t *body, const json_t *now, json_t **ret, struct err *e);

@@ -6,7 +6,7 @@
 
 #include "api/api_internal.h"
 #include "base/cleanup.h"
-#include "core/diff.h"
+#include "host/diff.h"
 
 static void told(void *arg, const struct err *e, json_t *result)
 {

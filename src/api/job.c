@@ -5,8 +5,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "core/link.h"
-#include "core/rewind.h"
+#include "host/guest_link.h"
+#include "host/rewind.h"
 
 enum {
 	RETRY_MS = 5,         /* the connection is full: look again */

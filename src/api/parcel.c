@@ -3,7 +3,7 @@
  * What reads and writes files happens on the pool, one piece at a time: whoever is slow, the client
  * or the disk, the other side waits, and one piece is all that is in memory.
  */
-#include "core/parcel.h"
+#include "host/archive.h"
 
 #include <errno.h>
 #include <string.h>

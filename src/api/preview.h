@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "core/sandbox.h"
+#include "host/sandbox.h"
 
 enum {
 	PREVIEW_KEY = 32,

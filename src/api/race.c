@@ -9,7 +9,7 @@
 #include "api/exec.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "core/race.h"
+#include "host/accept.h"
 
 enum {
 	RACERS_MAX = 16,

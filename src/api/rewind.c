@@ -7,7 +7,7 @@
 #include "api/api_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "core/rewind.h"
+#include "host/rewind.h"
 
 static json_t *show(const struct checkpoint *c)
 {

@@ -7,8 +7,8 @@
 #include "api/api_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "core/network.h"
-#include "core/rewind.h"
+#include "host/network.h"
+#include "host/rewind.h"
 #include "http/url.h"
 
 /* ---- create ---- */

@@ -9,7 +9,7 @@
 #include "api/api_internal.h"
 #include "api/sse.h"
 #include "base/cleanup.h"
-#include "core/network.h"
+#include "host/network.h"
 
 enum {
 	METADATA_MAX = 64, /* entries */

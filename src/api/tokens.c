@@ -7,7 +7,7 @@
 
 #include "api/api_internal.h"
 #include "base/cleanup.h"
-#include "core/volume.h"
+#include "host/volume.h"
 
 static json_t *scopes(bool admin)
 {

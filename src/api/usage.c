@@ -11,7 +11,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
-#include "core/link.h"
+#include "host/guest_link.h"
 
 enum {
 	SAMPLE_MS = 200,

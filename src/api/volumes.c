@@ -1,7 +1,7 @@
 /*
  * api/volumes.c - named disks that outlive sandboxes, their snapshots, and who has them
  */
-#include "core/volume.h"
+#include "host/volume.h"
 
 #include <errno.h>
 #include <stdio.h>

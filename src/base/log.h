@@ -1,6 +1,6 @@
 /*
  * base/log.h - one line per event on stderr
- * A constant phrase, then key=value. Rooms below core return errors and do not log. Control
+ * A constant phrase, then key=value. Rooms below host return errors and do not log. Control
  * characters become '?': whatever the values are, a line is one line.
  */
 #pragma once

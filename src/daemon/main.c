@@ -24,10 +24,10 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "core/fault.h"
-#include "core/host.h"
 #include "daemon/config.h"
 #include "engine/engines.h"
+#include "host/fault.h"
+#include "host/host.h"
 #include "jail/jail.h"
 #include "template/template.h"
 

@@ -28,7 +28,7 @@ enum {
 
 _Static_assert((int)CTL_VOLUMES_MAX == (int)ENGINE_VOLUMES_MAX &&
                    (int)CTL_DISKS_MAX == (int)ENGINE_DISKS_MAX,
-               "core and the kernel disagree");
+               "machine/engine.h and wire/control.h disagree");
 
 static const struct engine_program *program_of(const struct local_engines *local,
                                                const struct engine_image *i)

@@ -2,7 +2,8 @@
  * machine/engine.h - the seam: what runs machines, whichever way it does
  * A machine is made of a kernel process and layers. Every create, fork, wake and rewind is one
  * operation: start from an image that has a state. Only an image without one is booted cold.
- * core knows no engine by name; an engine includes this header and nothing else of core.
+ * No room above knows an engine by name; an engine includes this header and nothing else of
+ * machine.
  */
 #pragma once
 #include <stdbool.h>
@@ -54,7 +55,7 @@ struct engine_volume {
 	bool read_only;
 	int fd;            /* for a start: open for reading or for both; -1 in a machine */
 	uint64_t dev, ino; /* which file it is */
-	const char *mount; /* for a start of core's: where the agent mounts it, or NULL */
+	const char *mount; /* for machine_start_guest(): where the agent mounts it, or NULL */
 };
 
 /*

@@ -16,7 +16,7 @@
 #pragma once
 #include <jansson.h>
 
-#include "core/host.h"
+#include "host/host.h"
 #include "template/oci.h"
 
 enum {

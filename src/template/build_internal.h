@@ -4,7 +4,7 @@
 #pragma once
 #include <stdatomic.h>
 
-#include "core/host_internal.h"
+#include "host/host_internal.h"
 #include "layers/digest.h"
 #include "net/net.h"
 #include "template/build.h"

@@ -13,7 +13,7 @@
 #pragma once
 #include <jansson.h>
 
-#include "core/sandbox.h"
+#include "host/sandbox.h"
 #include "layers/snapshot.h"
 #include "machine/engine.h"
 

@@ -4,7 +4,7 @@
 #pragma once
 #include <pthread.h>
 
-#include "core/host_internal.h"
+#include "host/host_internal.h"
 
 struct template_waiter {
 	struct template_waiter *next;

@@ -11,7 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "core/host_internal.h"
+#include "host/host_internal.h"
 #include "layers/digest.h"
 
 #define DIRECTORY "checked"

@@ -17,7 +17,7 @@
 
 #define SESSION_LIMIT ((uint64_t)8 << 30)
 
-/* The engine's own start, with a clock around it: what is left of a start is core's. */
+/* The engine's own start, with a clock around it: what is left of a start is machine_start()'s. */
 static int (*real_start)(struct engines *e, const struct engine_start *s,
                          struct engine_machine *ret, struct err *err);
 double bed_engine_ms;

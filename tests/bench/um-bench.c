@@ -1,6 +1,6 @@
 /*
  * um-bench - what an engine does, in milliseconds and mebibytes: um, or what PANDA_ENGINE says
- * Calls core and the engine directly, so no program's start-up counts. Prints one JSON line per
+ * Calls machine and the engine directly, so no program's start-up counts. Prints one JSON line per
  * number; tests/bench/bench.py puts them beside targets and peers. Needs root. What it makes lives
  * in a directory of its own, and a second process clears it away whatever happens to the first.
  */

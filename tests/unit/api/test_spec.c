@@ -11,7 +11,7 @@
 
 #include "api/api_internal.h"
 #include "base/cleanup.h"
-#include "core/network.h"
+#include "host/network.h"
 
 static struct sandbox_spec good(const char *text)
 {

@@ -1,6 +1,6 @@
 /*
  * net-bed - src/net without pandad and without machines, driven line by line over stdin
- * It does what core would: takes slots, hands their taps to machines, listens to events. A
+ * It does what the host would: takes slots, hands their taps to machines, listens to events. A
  * "machine" is a process of its own that carries frames between the slot's tap and a tap in some
  * other namespace, the guest; like a real one it outlives us.
  *
@@ -154,7 +154,7 @@ static void do_policy(struct named *n, const char *mode, char *entries)
 	net_policy_unref(p);
 }
 
-/* Here the caller waits, which core does not. */
+/* Here the caller waits, which the host does not. */
 static void do_limits(struct named *n, const char *conns, const char *up, const char *down)
 {
 	struct net_limits l = {.conns = (unsigned)atoi(conns),

@@ -1,0 +1,51 @@
+/*
+ * host/archive.h - a snapshot as one file, to go to another host and back
+ * A tar (ustar): record.json, manifest.json, state, and for each layer <digest>.map and
+ * <digest>.data, which has only the 64 KiB chunks with something in them (layers/index.h), one
+ * after the other. So its size is what is in it, not what the sparse files could hold, and its
+ * length is known before the first byte.
+ *
+ * What comes in is a stranger's: names, sizes and order are checked as it comes, and every byte
+ * against its digest before anybody can see the snapshot. All of this blocks: on the pool.
+ *
+ * Kinds of errors: parcel_invalid, disk_full, and those of layers/snapshot.h.
+ */
+#pragma once
+#include "host/host.h"
+
+enum {
+	PARCEL_MEMBERS_MAX = 2 * 17 * SET_LAYERS_MAX + 3,
+	PARCEL_RECORD_MAX = 64 << 10,
+	PARCEL_MAP_MAX = 64 << 20, /* of one map file */
+};
+#define PARCEL_BYTES_MAX ((uint64_t)256 << 30)
+
+struct parcel_out;
+
+int parcel_open(struct host *h, const struct host_snapshot *s, struct parcel_out **ret,
+                struct err *e);
+uint64_t parcel_length(const struct parcel_out *p);
+/* The next up to n bytes; 0 at the end. Negative errno. */
+ssize_t parcel_read(struct parcel_out *p, void *buf, size_t n);
+void parcel_close(struct parcel_out *p);
+
+struct parcel_in;
+
+/* Into the store under this id, which must be on record as being made. */
+int parcel_begin(struct host *h, const char *id, struct parcel_in **ret, struct err *e);
+int parcel_feed(struct parcel_in *p, const void *buf, size_t n, struct err *e);
+/* All has come: is it whole, sound, and of this host's kind? Fills name, template, size, sandbox
+ * and generation of *ret. On stable storage when it returns 0. */
+int parcel_end(struct parcel_in *p, struct host_snapshot *ret, struct err *e);
+/* The directory is left to the caller, see snapshot_delete(). */
+void parcel_free(struct parcel_in *p);
+
+/* ---- with records; on the loop ---- */
+
+/* A new id, on record as being made. quota as for host_snapshot(). */
+int host_import_begin(struct host *h, const char *tenant, const struct quota *quota,
+                      char ret[SANDBOX_ID + 1], struct err *e);
+/* It is there, with these: from now on it is seen. */
+int host_import_end(struct host *h, const struct host_snapshot *s, struct err *e);
+/* It is not: everything goes. Blocks for as long as a few files take to be removed. */
+void host_import_undo(struct host *h, const char *id);

@@ -1,0 +1,290 @@
+#include "host/host.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/dict.h"
+#include "host/host_internal.h"
+
+enum {
+	SWEEP_MS = 2000,        /* checkpoints, consoles, and filling up what is prepared ahead */
+	HOST_THREADS_MAX = 128, /* while some wait for guests that do not answer */
+};
+
+/* --- books ----------------------------------------------------------------------------------- */
+
+struct sandbox *sandbox_new(struct host *h, const char *tenant, const struct sandbox_spec *spec)
+{
+	struct sandbox *sb = calloc(1, sizeof(*sb));
+
+	if (!sb || (spec && spec_copy(spec, &sb->spec) < 0)) {
+		free(sb);
+		return NULL;
+	}
+	sb->host = h;
+	sb->pidfd = -1;
+	sb->boot_mode = "snapshot";
+	sb->runner = "shell";
+	snprintf(sb->isolation, sizeof(sb->isolation), "%s", h->engines->list[0].isolation);
+	sb->created_ms = wall_ms();
+	sb->active_ms = mono_ms();
+	snprintf(sb->tenant, sizeof(sb->tenant), "%s", tenant);
+	return sb;
+}
+
+int host_add(struct host *h, struct sandbox *sb)
+{
+	int r = dict_put(h->by_id, sb->id, sb);
+
+	if (r < 0)
+		return r;
+	sb->next = h->newest;
+	sb->prevp = &h->newest;
+	if (sb->next)
+		sb->next->prevp = &sb->next;
+	h->newest = sb;
+	h->count++;
+	return 0;
+}
+
+void host_drop(struct host *h, struct sandbox *sb)
+{
+	link_drop(sb);
+	history_drop(sb, NULL);
+	sandbox_unwatch(sb);
+	network_return(sb);
+	loop_timer_clear(h->loop, &sb->timer);
+	if (sb->prevp) {
+		*sb->prevp = sb->next;
+		if (sb->next)
+			sb->next->prevp = sb->prevp;
+		dict_del(h->by_id, sb->id);
+		h->count--;
+	}
+	spec_fini(&sb->spec);
+	free(sb);
+}
+
+struct sandbox *host_find(struct host *h, const char *tenant, const char *id)
+{
+	struct sandbox *sb = dict_get(h->by_id, id);
+
+	if (!sb || sb->state == SANDBOX_KILLING || (tenant && strcmp(sb->tenant, tenant) != 0))
+		return NULL;
+	return sb;
+}
+
+/* --- the store ------------------------------------------------------------------------------- */
+
+int host_drop_snapshot(struct host *h, const char *id, struct err *e)
+{
+	int r;
+
+	pthread_mutex_lock(&h->drop_lock);
+	r = snapshot_delete(&h->store, id, e);
+	if (r == 0)
+		snapshot_gc(&h->store, NULL, NULL);
+	pthread_mutex_unlock(&h->drop_lock);
+	if (r == 0)
+		h->collect =
+		    true; /* once more: a writer may have held on to a layer for a moment */
+	return r;
+}
+
+/* --- opening and closing --------------------------------------------------------------------- */
+
+static void checkpoint_work(void *arg)
+{
+	struct host *h = arg;
+
+	machines_trim_consoles(&h->machines);
+	db_checkpoint(h->db_path);
+	if (atomic_exchange(&h->collect, false)) {
+		pthread_mutex_lock(&h->drop_lock);
+		snapshot_gc(&h->store, NULL, NULL);
+		pthread_mutex_unlock(&h->drop_lock);
+	}
+}
+
+static void checkpoint_done(void *arg)
+{
+	struct host *h = arg;
+
+	if (!h->closing)
+		loop_timer_set(h->loop, &h->sweep, mono_ms() + SWEEP_MS);
+}
+
+static void on_sweep(void *arg)
+{
+	struct host *h = arg;
+
+	host_fill_spare(h);
+	retain_sweep(h);
+	volume_sweep(h);
+	if (pool_submit(h->pool, checkpoint_work, checkpoint_done, h) < 0)
+		checkpoint_done(h);
+}
+
+static int open_dirs(struct host *h, struct err *e)
+{
+	char path[PATH_MAX];
+	autoclose int store = -1;
+	static const char *const names[] = {"", "/store", "/templates", "/volumes"};
+	int r;
+
+	if (mkdir(h->config.run_dir, 0700) < 0 && errno != EEXIST)
+		return err_set(e, errno, "run_dir", "cannot make %s: %s", h->config.run_dir,
+		               strerror(errno));
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		snprintf(path, sizeof(path), "%s%s", h->config.data_dir, names[i]);
+		if (mkdir(path, 0700) < 0 && errno != EEXIST)
+			return err_set(e, errno, "data_dir", "cannot make %s: %s", path,
+			               strerror(errno));
+	}
+	snprintf(path, sizeof(path), "%s/store", h->config.data_dir);
+	store = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	r = store < 0 ? -errno : snapshot_store_open(store, &h->store);
+	if (r < 0)
+		return err_set(e, -r, "data_dir", "cannot open %s: %s", path, strerror(-r));
+	return 0;
+}
+
+int host_open(struct loop *l, struct engines *engines, const struct host_config *c,
+              struct host **ret, struct err *e)
+{
+	struct host *h = calloc(1, sizeof(*h));
+	char path[PATH_MAX];
+	int r;
+
+	if (!h)
+		return err_set(e, ENOMEM, "no_memory", "no memory");
+	h->loop = l;
+	h->engines = engines;
+	h->config = *c;
+	h->store = (struct snapshot_store){.root = -1, .layers = -1, .snapshots = -1};
+	h->machines.dir = -1;
+	pthread_mutex_init(&h->drop_lock, NULL);
+	if (!h->config.threads)
+		h->config.threads = 8;
+	if (!h->config.sandboxes_max)
+		h->config.sandboxes_max = 4096;
+	if (!h->config.memory_reserve)
+		h->config.memory_reserve = (uint64_t)1 << 30;
+	if (!h->config.disk_reserve)
+		h->config.disk_reserve = (uint64_t)1 << 30;
+	if (!h->config.prepare_ahead)
+		h->config.prepare_ahead = 8;
+	if (!h->config.idle_s)
+		h->config.idle_s = 900;
+	if (!h->config.silent_s)
+		h->config.silent_s = 20;
+	if (!h->config.build_s)
+		h->config.build_s = 20 * 60;
+	r = open_dirs(h, e);
+	if (r == 0 && dict_new(&h->by_id) < 0)
+		r = err_set(e, ENOMEM, "no_memory", "no memory");
+	if (r == 0 && pool_new(l, h->config.threads, &h->pool) < 0)
+		r = err_set(e, EAGAIN, "no_memory", "cannot start threads");
+	if (r == 0)
+		pool_may_grow(h->pool, HOST_THREADS_MAX);
+	snprintf(h->db_path, sizeof(h->db_path), "%s/panda.db", c->data_dir);
+	if (r == 0)
+		r = db_open(h->db_path, &h->db, e);
+	if (r == 0)
+		r = events_open(&h->events, h->db, e);
+	if (r == 0)
+		r = machines_open(&h->machines, engines, c->run_dir, e);
+	snprintf(path, sizeof(path), "%s/disks", c->data_dir);
+	if (r == 0)
+		r = machines_disks(&h->machines, path, e);
+	if (r == 0)
+		r = templates_open(h, &h->templates, e);
+	if (r == 0)
+		network_open(h);
+	if (r == 0)
+		r = volumes_recover(h, e);
+	if (r == 0)
+		r = host_recover(h, e);
+	if (r < 0) {
+		host_close(h);
+		return r;
+	}
+	h->expires_ms = 1; /* the first sweep looks */
+	h->sweep = (struct loop_timer){.fn = on_sweep, .arg = h};
+	loop_timer_set(l, &h->sweep, mono_ms());
+	*ret = h;
+	return 0;
+}
+
+struct drain {
+	struct host *host;
+	struct loop_timer timer;
+	void (*done)(void *arg);
+	void *arg;
+};
+
+static void drain_look(void *arg)
+{
+	struct drain *d = arg;
+	struct host *h = d->host;
+	bool busy = pool_busy(h->pool) > 0;
+
+	for (struct sandbox *sb = h->newest; sb && !busy; sb = sb->next)
+		busy = sb->ops != NULL;
+	if (busy) {
+		loop_timer_set(h->loop, &d->timer, mono_ms() + 5);
+		return;
+	}
+	d->done(d->arg);
+	free(d);
+}
+
+void host_drain(struct host *h, void (*done)(void *arg), void *arg)
+{
+	struct drain *d = calloc(1, sizeof(*d));
+
+	h->closing = true;
+	loop_timer_clear(h->loop, &h->sweep);
+	if (!d) {
+		done(arg);
+		return;
+	}
+	*d = (struct drain){.host = h, .done = done, .arg = arg};
+	d->timer = (struct loop_timer){.fn = drain_look, .arg = d};
+	loop_timer_set(h->loop, &d->timer, mono_ms());
+}
+
+void host_close(struct host *h)
+{
+	if (!h)
+		return;
+	h->closing = true;
+	if (h->pool)
+		pool_free(h->pool);
+	host_drop_spare(h);
+	while (h->newest) {
+		h->newest->ops = NULL;
+		host_drop(h, h->newest);
+	}
+	loop_timer_clear(h->loop, &h->sweep);
+	network_close(h);
+	templates_close(h->templates);
+	if (h->db)
+		db_checkpoint(h->db_path);
+	db_close(h->db);
+	dict_free(h->by_id);
+	if (h->machines.dir >= 0)
+		machines_close(&h->machines);
+	if (h->store.root >= 0)
+		snapshot_store_close(&h->store);
+	pthread_mutex_destroy(&h->drop_lock);
+	free(h);
+}

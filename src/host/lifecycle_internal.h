@@ -1,0 +1,39 @@
+/*
+ * host/lifecycle_internal.h - what create, pause, resume, kill (life.c) and hibernate, wake
+ * (sleep.c) share
+ */
+#pragma once
+#include "host/host_internal.h"
+
+/* One operation of life. */
+struct life {
+	struct op op;
+	struct host *host;
+	host_done *done;
+	void *arg;
+	const char *why;
+	uint64_t asked_ns;
+	struct start_job job;           /* create, wake */
+	json_t *paths;                  /* volumes: keeps what the job's point into */
+	struct volume_sources *sources; /* hibernate: to be synced */
+	bool settle;                    /* kill: the guest can still be asked */
+	int r;
+	struct err err;
+};
+
+/* For those that only wait for their turn. */
+void life_queue(struct host *h, struct sandbox *sb, void (*begin)(struct op *op), host_done *done,
+                void *arg);
+
+/* Tells who asked, and gives the next one its turn. */
+void life_end(struct life *l, const struct err *e);
+
+/* work on the pool, then done on the loop; done alone, with l->r set, when that cannot be. */
+void life_run(struct life *l, void (*work)(void *arg), void (*done)(void *arg));
+
+/* For the pool: the machine stands still, or goes on. */
+int machine_control(struct host *h, const char *id, bool pause, struct err *e);
+
+/* For the pool: what a sandbox sleeps in or has slept in goes, and the layers that only this had.
+ */
+void drop_sleep(struct host *h, const char *sandbox_id);

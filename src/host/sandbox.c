@@ -1,0 +1,206 @@
+#include "host/sandbox.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/cleanup.h"
+
+/* What the record says, and what clients are told: those that pass are one of the contract's. */
+static const struct {
+	const char *record, *api;
+	bool machine; /* has a process */
+} states[SANDBOX_STATES] = {
+    [SANDBOX_CREATING] = {"creating", "creating", false},
+    [SANDBOX_RUNNING] = {"running", "running", true},
+    [SANDBOX_PAUSED] = {"paused", "paused", true},
+    [SANDBOX_HIBERNATING] = {"hibernating", "running", true},
+    [SANDBOX_HIBERNATED] = {"hibernated", "hibernated", false},
+    [SANDBOX_WAKING] = {"waking", "hibernated", false},
+    [SANDBOX_KILLING] = {"killing", "stopping", false},
+    [SANDBOX_FAILED] = {"failed", "failed", false},
+    [SANDBOX_REWINDING] = {"rewinding", "running", true},
+};
+
+const char *sandbox_state_name(enum sandbox_state s)
+{
+	return states[s].api;
+}
+
+const char *sandbox_state_record(enum sandbox_state s)
+{
+	return states[s].record;
+}
+
+bool sandbox_state_parse(const char *name, enum sandbox_state *ret)
+{
+	for (size_t i = 0; i < SANDBOX_STATES; i++)
+		if (!strcmp(states[i].record, name)) {
+			*ret = (enum sandbox_state)i;
+			return true;
+		}
+	return false;
+}
+
+void sandbox_check(const struct sandbox *sb)
+{
+	assert(strlen(sb->id) == SANDBOX_ID && sb->tenant[0]);
+	assert((unsigned)sb->state < SANDBOX_STATES);
+	/* While it is being killed, the process may or may not be there still. */
+	if (sb->state != SANDBOX_KILLING)
+		assert((sb->pid > 0) == states[sb->state].machine);
+	assert((sb->pidfd >= 0) == (sb->pid > 0));
+	assert(!sb->link || sb->pid > 0);
+	assert((sb->state == SANDBOX_FAILED) == (sb->end[0] != 0));
+	assert(sb->generation > 0 || sb->state == SANDBOX_CREATING || sb->state == SANDBOX_KILLING);
+}
+
+static void put(json_t *doc, const char *key, json_t *v)
+{
+	if (v)
+		json_object_set(doc, key, v);
+}
+
+json_t *sandbox_to_doc(const struct sandbox *sb)
+{
+	const struct sandbox_spec *s = &sb->spec;
+	json_t *doc = json_pack(
+	    "{s:s, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:s, s:s}",
+	    "template", s->template, "from_snapshot", s->from_snapshot, "ttl_s",
+	    (json_int_t)s->ttl_s, "idle_s", (json_int_t)s->idle_s, "auto_hibernate_s",
+	    (json_int_t)s->auto_hibernate_s, "persistent", s->persistent, "parent", sb->parent,
+	    "tree", sb->tree, "cpu", (int)sb->cpu, "memory_mb", (int)sb->memory_mb, "disk_gb",
+	    (int)sb->disk_gb, "boot_ms", (int)sb->boot_ms, "boot_mode", sb->boot_mode, "runner",
+	    sb->runner, "generation", (json_int_t)sb->generation, "end", sb->end, "isolation",
+	    sb->isolation);
+
+	if (!doc)
+		return NULL;
+	if (sb->machine[0] && strcmp(sb->machine, sb->id) != 0)
+		json_object_set_new(doc, "machine", json_string(sb->machine));
+	if (s->checkpoints)
+		json_object_set_new(doc, "checkpoints", json_true());
+	if (s->snapshots_keep >= 0)
+		json_object_set_new(doc, "snapshots_keep", json_integer(s->snapshots_keep));
+	if (s->snapshots_max_age_s >= 0)
+		json_object_set_new(doc, "snapshots_max_age_s",
+		                    json_integer(s->snapshots_max_age_s));
+	if (sb->checkpointed)
+		json_object_set_new(doc, "checkpointed", json_true());
+	if (sb->volumes_pending)
+		json_object_set_new(doc, "volumes_pending", json_true());
+	put(doc, "metadata", s->metadata);
+	put(doc, "env", s->env);
+	put(doc, "egress", s->egress);
+	put(doc, "volumes", s->volumes);
+	return doc;
+}
+
+static void get_text(const json_t *doc, const char *key, char *buf, size_t n)
+{
+	const char *s = json_string_value(json_object_get(doc, key));
+
+	if (s)
+		snprintf(buf, n, "%s", s);
+}
+
+static int64_t get_int(const json_t *doc, const char *key, int64_t otherwise)
+{
+	const json_t *v = json_object_get(doc, key);
+
+	return json_is_integer(v) ? json_integer_value(v) : otherwise;
+}
+
+/* One of the words we compare and print, never freed. */
+static const char *word(const json_t *doc, const char *key, const char *const *words)
+{
+	const char *s = json_string_value(json_object_get(doc, key));
+
+	for (size_t i = 0; s && words[i]; i++)
+		if (!strcmp(words[i], s))
+			return words[i];
+	return words[0];
+}
+
+void sandbox_from_doc(struct sandbox *sb, const json_t *doc)
+{
+	static const char *const modes[] = {"snapshot", "fork", "cold", NULL};
+	static const char *const runners[] = {"shell", "python", NULL};
+	struct sandbox_spec *s = &sb->spec;
+
+	get_text(doc, "template", s->template, sizeof(s->template));
+	get_text(doc, "from_snapshot", s->from_snapshot, sizeof(s->from_snapshot));
+	s->ttl_s = get_int(doc, "ttl_s", -1);
+	s->idle_s = get_int(doc, "idle_s", -1);
+	s->auto_hibernate_s = get_int(doc, "auto_hibernate_s", -1);
+	s->snapshots_keep = get_int(doc, "snapshots_keep", -1);
+	s->snapshots_max_age_s = get_int(doc, "snapshots_max_age_s", -1);
+	s->persistent = json_is_true(json_object_get(doc, "persistent"));
+	s->checkpoints = json_is_true(json_object_get(doc, "checkpoints"));
+	sb->checkpointed = json_is_true(json_object_get(doc, "checkpointed"));
+	sb->volumes_pending = json_is_true(json_object_get(doc, "volumes_pending"));
+	get_text(doc, "parent", sb->parent, sizeof(sb->parent));
+	get_text(doc, "tree", sb->tree, sizeof(sb->tree));
+	get_text(doc, "machine", sb->machine, sizeof(sb->machine));
+	sb->cpu = (unsigned)get_int(doc, "cpu", 1);
+	sb->memory_mb = (unsigned)get_int(doc, "memory_mb", 0);
+	sb->disk_gb = (unsigned)get_int(doc, "disk_gb", 0);
+	sb->boot_ms = (unsigned)get_int(doc, "boot_ms", 0);
+	sb->boot_mode = word(doc, "boot_mode", modes);
+	sb->runner = word(doc, "runner", runners);
+	sb->generation = (uint64_t)get_int(doc, "generation", 1);
+	get_text(doc, "end", sb->end, sizeof(sb->end));
+	get_text(doc, "isolation", sb->isolation, sizeof(sb->isolation));
+	s->metadata = json_incref(json_object_get(doc, "metadata"));
+	s->env = json_incref(json_object_get(doc, "env"));
+	s->egress = json_incref(json_object_get(doc, "egress"));
+	s->volumes = json_incref(json_object_get(doc, "volumes"));
+}
+
+void spec_fini(struct sandbox_spec *s)
+{
+	json_decref(s->metadata);
+	json_decref(s->env);
+	json_decref(s->egress);
+	json_decref(s->volumes);
+	s->metadata = s->env = s->egress = s->volumes = NULL;
+}
+
+int spec_copy(const struct sandbox_spec *s, struct sandbox_spec *ret)
+{
+	struct sandbox_spec c = *s;
+
+	c.metadata = s->metadata ? json_deep_copy(s->metadata) : NULL;
+	c.env = s->env ? json_deep_copy(s->env) : NULL;
+	c.egress = s->egress ? json_deep_copy(s->egress) : NULL;
+	c.volumes = s->volumes ? json_deep_copy(s->volumes) : NULL;
+	if (!c.metadata != !s->metadata || !c.env != !s->env || !c.egress != !s->egress ||
+	    !c.volumes != !s->volumes) {
+		spec_fini(&c);
+		return -ENOMEM;
+	}
+	*ret = c;
+	return 0;
+}
+
+void uuid_new(char ret[SANDBOX_ID + 1])
+{
+	unsigned char r[16];
+
+	if (getrandom(r, sizeof(r), 0) != sizeof(r))
+		abort(); /* a kernel without random numbers runs no sandbox */
+	r[6] = (r[6] & 0x0f) | 0x40;
+	r[8] = (r[8] & 0x3f) | 0x80;
+	snprintf(ret, SANDBOX_ID + 1,
+	         "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", r[0], r[1],
+	         r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12], r[13], r[14],
+	         r[15]);
+}
+
+uint64_t sandbox_expires_ms(const struct sandbox *sb)
+{
+	return sb->spec.ttl_s < 0 ? 0 : sb->created_ms + (uint64_t)sb->spec.ttl_s * 1000;
+}

@@ -1,0 +1,305 @@
+/*
+ * host/snapshot.c - one moment of a sandbox, on disk: taken, listed, deleted
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "host/host_internal.h"
+
+struct snap {
+	struct op op;
+	struct host *host;
+	void (*done)(void *arg, const struct err *e, const struct host_snapshot *s);
+	void *arg;
+	struct host_snapshot s;
+	char machine[SANDBOX_ID + 1];
+	int r;
+	struct err err;
+};
+
+json_t *snapshot_doc(const struct host_snapshot *s)
+{
+	return json_pack("{s:s, s:s, s:I, s:I, s:i, s:I}", "name", s->name, "template", s->template,
+	                 "size_bytes", (json_int_t)s->size_bytes, "generation",
+	                 (json_int_t)s->generation, "disk_gb", (int)s->disk_gb, "expires_ms",
+	                 (json_int_t)s->expires_ms);
+}
+
+/* What its files take on disk, uncompressed; some of it may be shared with other snapshots. */
+uint64_t image_bytes(const struct engine_image *i)
+{
+	uint64_t n = 0;
+	struct stat st;
+
+	for (size_t k = 0; k < i->memory.n; k++)
+		if (fstat(i->memory.at[k]->fd, &st) == 0)
+			n += (uint64_t)st.st_blocks * 512;
+	for (size_t d = 0; d < i->ndisks; d++)
+		for (size_t k = 0; !i->disks[d].read_only && k < i->disks[d].layers.n; k++)
+			if (fstat(i->disks[d].layers.at[k]->fd, &st) == 0)
+				n += (uint64_t)st.st_blocks * 512;
+	return n;
+}
+
+static void snap_work(void *arg)
+{
+	struct snap *s = arg;
+	struct host *h = s->host;
+	struct snapshot_store store = store_as(h, h->config.compress_snapshots);
+	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
+
+	s->r = machine_snapshot(&h->machines, s->machine, &image, NULL, &s->err);
+	fault_at("snapshot.sealed");
+	if (s->r == 0) {
+		s->s.size_bytes = image_bytes(&image);
+		s->r = machine_save(&image, &store, s->s.id, s->s.sandbox_id, &s->err);
+		if (s->r == 0)
+			machine_saved(&h->machines, s->machine, &image);
+	}
+	fault_at("snapshot.saved");
+}
+
+static void snap_over(struct snap *s, const struct err *e)
+{
+	s->done(s->arg, e, e ? NULL : &s->s);
+	op_end(&s->op);
+	free(s);
+}
+
+static void snap_done(void *arg)
+{
+	struct snap *s = arg;
+	struct host *h = s->host;
+	AUTO(json_decrefp) json_t *doc = NULL;
+	autofree char *text = NULL;
+
+	if (s->r == 0) {
+		doc = snapshot_doc(&s->s);
+		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+		s->r = text ? db_run(h->db, &s->err,
+		                     "UPDATE snapshots SET state = 'ready', doc = ? WHERE id = ?",
+		                     "tt", text, s->s.id)
+		            : err_set(&s->err, ENOMEM, "no_memory", "no memory");
+		if (s->r < 0)
+			snapshot_delete(&h->store, s->s.id, NULL);
+	}
+	if (s->r < 0) {
+		db_run(h->db, NULL, "DELETE FROM snapshots WHERE id = ?", "t", s->s.id);
+		snap_over(s, &s->err);
+		return;
+	}
+	event_emit(&h->events, s->s.tenant, s->s.sandbox_id, "sandbox.snapshotted",
+	           json_pack("{s:s, s:I}", "snapshot_id", s->s.id, "size_bytes",
+	                     (json_int_t)s->s.size_bytes));
+	log_info("snapshot taken snapshot=%s sandbox=%s bytes=%llu", s->s.id, s->s.sandbox_id,
+	         (unsigned long long)s->s.size_bytes);
+	retain_after(h, &s->op.sb->spec, &s->s);
+	snap_over(s, NULL);
+}
+
+static bool count_row(void *arg, struct db_row *row)
+{
+	*(uint64_t *)arg = (uint64_t)db_int(row, 0);
+	return false;
+}
+
+static void snap_begin(struct op *op)
+{
+	struct snap *s = (struct snap *)op;
+	struct sandbox *sb = op->sb;
+	struct host *h = s->host;
+	AUTO(json_decrefp) json_t *doc = NULL;
+	autofree char *text = NULL;
+	int r;
+
+	r = sb->state == SANDBOX_PAUSED ? 0 : sandbox_need_running(sb, &s->err);
+	if (r == 0) {
+		memcpy(s->machine, sb->machine, sizeof(s->machine));
+		s->s.generation = sb->generation;
+		s->s.disk_gb = sb->disk_gb;
+		s->s.created_ms = wall_ms();
+		s->s.expires_ms = retain_until(h, &sb->spec, s->s.name, s->s.created_ms);
+		doc = snapshot_doc(&s->s);
+		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+		r = text ? db_run(h->db, &s->err,
+		                  "INSERT INTO snapshots(id, tenant, sandbox_id, state, "
+		                  "created_at, doc)"
+		                  " VALUES(?, ?, ?, 'creating', ?, ?)",
+		                  "tttit", s->s.id, s->s.tenant, s->s.sandbox_id,
+		                  (int64_t)s->s.created_ms, text)
+		         : err_set(&s->err, ENOMEM, "no_memory", "no memory");
+	}
+	if (r == 0) {
+		fault_at("snapshot.recorded");
+		if (pool_submit(h->pool, snap_work, snap_done, s) < 0) {
+			s->r = err_set(&s->err, ENOMEM, "no_memory", "no memory");
+			snap_done(s);
+		}
+		return;
+	}
+	snap_over(s, &s->err);
+}
+
+void host_snapshot(struct host *h, struct sandbox *sb, const char *name, const struct quota *quota,
+                   void (*done)(void *arg, const struct err *e, const struct host_snapshot *s),
+                   void *arg)
+{
+	struct snap *s = calloc(1, sizeof(*s));
+	uint64_t mine = 0;
+	struct err e;
+
+	if (!s) {
+		err_set(&e, ENOMEM, "no_memory", "no memory");
+		done(arg, &e, NULL);
+		return;
+	}
+	if (quota && quota->snapshots) {
+		db_each(h->db, NULL, count_row, &mine,
+		        "SELECT COUNT(*) FROM snapshots WHERE tenant = ?", "t", sb->tenant);
+		if (mine >= quota->snapshots) {
+			err_set(&e, EDQUOT, "quota_exceeded",
+			        "your quota is %llu snapshots: delete some first",
+			        (unsigned long long)quota->snapshots);
+			free(s);
+			done(arg, &e, NULL);
+			return;
+		}
+	}
+	*s = (struct snap){.host = h, .done = done, .arg = arg, .op.begin = snap_begin};
+	uuid_new(s->s.id);
+	memcpy(s->s.tenant, sb->tenant, sizeof(s->s.tenant));
+	memcpy(s->s.sandbox_id, sb->id, sizeof(s->s.sandbox_id));
+	snprintf(s->s.name, sizeof(s->s.name), "%s", name ? name : "");
+	memcpy(s->s.template, sb->spec.template, sizeof(s->s.template));
+	if (sb->state == SANDBOX_HIBERNATED)
+		host_wake(h, sb, NULL, NULL);
+	op_queue(sb, &s->op);
+}
+
+struct each {
+	bool (*fn)(void *arg, const struct host_snapshot *s);
+	void *arg;
+};
+
+static bool tell(void *arg, struct db_row *row)
+{
+	struct each *each = arg;
+	AUTO(json_decrefp) json_t *doc = json_loads(db_text(row, 4), 0, NULL);
+	const char *name = json_string_value(json_object_get(doc, "name"));
+	const char *template = json_string_value(json_object_get(doc, "template"));
+	struct host_snapshot s = {
+	    .created_ms = (uint64_t)db_int(row, 3),
+	    .size_bytes = (uint64_t)json_integer_value(json_object_get(doc, "size_bytes")),
+	    .expires_ms = (uint64_t)json_integer_value(json_object_get(doc, "expires_ms")),
+	    .generation = (uint64_t)json_integer_value(json_object_get(doc, "generation")),
+	    .disk_gb = (unsigned)json_integer_value(json_object_get(doc, "disk_gb"))};
+
+	snprintf(s.id, sizeof(s.id), "%s", db_text(row, 0));
+	snprintf(s.tenant, sizeof(s.tenant), "%s", db_text(row, 1));
+	snprintf(s.sandbox_id, sizeof(s.sandbox_id), "%s", db_text(row, 2));
+	snprintf(s.name, sizeof(s.name), "%s", name ? name : "");
+	snprintf(s.template, sizeof(s.template), "%s", template ? template : "");
+	return each->fn(each->arg, &s);
+}
+
+int host_snapshots(struct host *h, const char *tenant, const char *sandbox_id,
+                   bool (*fn)(void *arg, const struct host_snapshot *s), void *arg, struct err *e)
+{
+	struct each each = {.fn = fn, .arg = arg};
+
+	return db_each(h->db, e, tell, &each,
+	               "SELECT id, tenant, sandbox_id, created_at, doc FROM snapshots"
+	               " WHERE state = 'ready' AND (? IS NULL OR tenant = ?)"
+	               " AND (? IS NULL OR sandbox_id = ?) ORDER BY created_at DESC, id",
+	               "tttt", tenant, tenant, sandbox_id, sandbox_id);
+}
+
+static bool keep_one(void *arg, const struct host_snapshot *s)
+{
+	*(struct host_snapshot *)arg = *s;
+	return false;
+}
+
+int host_snapshot_get(struct host *h, const char *tenant, const char *id, struct host_snapshot *ret,
+                      struct err *e)
+{
+	struct host_snapshot s = {.id = ""};
+	struct each each = {.fn = keep_one, .arg = &s};
+	int r = db_each(h->db, e, tell, &each,
+	                "SELECT id, tenant, sandbox_id, created_at, doc FROM snapshots"
+	                " WHERE state = 'ready' AND id = ? AND (? IS NULL OR tenant = ?)",
+	                "ttt", id, tenant, tenant);
+
+	if (r == 0 && !s.id[0])
+		r = err_set(e, ENOENT, "snapshot_not_found",
+		            "there is no snapshot %.64s: GET /v1/snapshots lists those there are",
+		            id);
+	if (r == 0)
+		*ret = s;
+	return r;
+}
+
+struct forget {
+	struct host *host;
+	host_done *done;
+	void *arg;
+	char id[SANDBOX_ID + 1];
+	int r;
+	struct err err;
+};
+
+static void forget_work(void *arg)
+{
+	struct forget *f = arg;
+
+	f->r = host_drop_snapshot(f->host, f->id, &f->err);
+	if (f->r == -ENOENT)
+		f->r = 0;
+	fault_at("forget.deleted");
+}
+
+static void forget_done(void *arg)
+{
+	struct forget *f = arg;
+
+	if (f->r == 0)
+		f->r =
+		    db_run(f->host->db, &f->err, "DELETE FROM snapshots WHERE id = ?", "t", f->id);
+	f->done(f->arg, f->r < 0 ? &f->err : NULL, NULL);
+	free(f);
+}
+
+void host_snapshot_delete(struct host *h, const char *tenant, const char *id, host_done *done,
+                          void *arg)
+{
+	struct forget *f = calloc(1, sizeof(*f));
+	struct host_snapshot s;
+	struct err e;
+	int r = f ? host_snapshot_get(h, tenant, id, &s, &e)
+	          : err_set(&e, ENOMEM, "no_memory", "no memory");
+
+	if (r == 0) {
+		*f = (struct forget){.host = h, .done = done, .arg = arg};
+		memcpy(f->id, s.id, sizeof(f->id));
+		/* Nobody finds it any more; should we die now, the next start deletes the rest. */
+		r = db_run(h->db, &e, "UPDATE snapshots SET state = 'deleting' WHERE id = ?", "t",
+		           f->id);
+		if (r == -ENOSPC) /* how else would a full disk ever be less full? A record
+		                     without files goes at the next start */
+			r = 0;
+	}
+	if (r == 0)
+		fault_at("forget.recorded");
+	if (r == 0 && pool_submit(h->pool, forget_work, forget_done, f) < 0)
+		r = err_set(&e, ENOMEM, "no_memory", "no memory");
+	if (r < 0) {
+		free(f);
+		done(arg, &e, NULL);
+	}
+}

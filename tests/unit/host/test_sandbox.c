@@ -1,0 +1,118 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "host/sandbox.h"
+
+static void a_record_comes_back_as_it_was(void **state)
+{
+	struct sandbox a = {.cpu = 2,
+	                    .memory_mb = 512,
+	                    .disk_gb = 8,
+	                    .boot_ms = 7,
+	                    .boot_mode = "fork",
+	                    .runner = "python",
+	                    .generation = 5,
+	                    .end = "why",
+	                    .spec = {.ttl_s = 60,
+	                             .idle_s = -1,
+	                             .auto_hibernate_s = 30,
+	                             .persistent = true,
+	                             .template = "base",
+	                             .from_snapshot = "s"}};
+	struct sandbox b = {0};
+	json_t *doc, *again;
+
+	a.spec.metadata = json_pack("{s:s}", "k", "v");
+	a.spec.volumes = json_pack("[{s:s}]", "name", "v");
+	uuid_new(a.parent);
+	doc = sandbox_to_doc(&a);
+	assert_non_null(doc);
+	sandbox_from_doc(&b, doc);
+	again = sandbox_to_doc(&b);
+	assert_true(json_equal(doc, again));
+	assert_string_equal(b.boot_mode, "fork");
+	assert_string_equal(b.parent, a.parent);
+	json_decref(doc);
+	json_decref(again);
+	spec_fini(&a.spec);
+	spec_fini(&b.spec);
+}
+
+static void a_record_with_nothing_in_it_is_harmless(void **state)
+{
+	struct sandbox b = {0};
+	json_t *doc =
+	    json_pack("{s:i, s:s, s:s}", "template", 5, "boot_mode", "strange", "cpu", "x");
+
+	sandbox_from_doc(&b, doc);
+	assert_string_equal(b.spec.template, "");
+	assert_string_equal(b.boot_mode, "snapshot");
+	assert_int_equal(b.cpu, 1);
+	assert_int_equal(b.spec.ttl_s, -1);
+	json_decref(doc);
+}
+
+static void every_state_has_a_word_that_is_read_back(void **state)
+{
+	enum sandbox_state got;
+
+	for (int s = 0; s < SANDBOX_STATES; s++) {
+		assert_true(sandbox_state_parse(sandbox_state_record(s), &got));
+		assert_int_equal(got, s);
+		assert_non_null(sandbox_state_name(s));
+	}
+	assert_false(sandbox_state_parse("nonsense", &got));
+}
+
+static void a_spec_is_copied_deeply(void **state)
+{
+	struct sandbox_spec a = {.metadata = json_pack("{s:s}", "k", "v")}, b;
+
+	assert_int_equal(spec_copy(&a, &b), 0);
+	json_object_set_new(b.metadata, "k", json_string("other"));
+	assert_string_equal(json_string_value(json_object_get(a.metadata, "k")), "v");
+	spec_fini(&a);
+	spec_fini(&b);
+}
+
+static void uuids_are_of_version_4_and_differ(void **state)
+{
+	char a[SANDBOX_ID + 1], b[SANDBOX_ID + 1];
+
+	uuid_new(a);
+	uuid_new(b);
+	assert_string_not_equal(a, b);
+	assert_int_equal(strlen(a), SANDBOX_ID);
+	assert_int_equal(a[14], '4');
+	assert_non_null(strchr("89ab", a[19]));
+}
+
+static void ttl_counts_from_creation(void **state)
+{
+	struct sandbox sb = {.created_ms = 1000, .spec.ttl_s = 5};
+
+	assert_int_equal(sandbox_expires_ms(&sb), 6000);
+	sb.spec.ttl_s = -1;
+	assert_int_equal(sandbox_expires_ms(&sb), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(a_record_comes_back_as_it_was),
+	    cmocka_unit_test(a_record_with_nothing_in_it_is_harmless),
+	    cmocka_unit_test(every_state_has_a_word_that_is_read_back),
+	    cmocka_unit_test(a_spec_is_copied_deeply),
+	    cmocka_unit_test(uuids_are_of_version_4_and_differ),
+	    cmocka_unit_test(ttl_counts_from_creation),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
