@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "api/api_internal.h"
-#include "api/sse.h"
+#include "api/streams/sse.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "http/url.h"

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "api/utf8.h"
+#include "api/streams/utf8.h"
 #include "base/cleanup.h"
 
 /* All of it in pieces of the given size, and the end. */

@@ -1,0 +1,568 @@
+/*
+ * api/routes/preview.c - HTTP to a port inside a sandbox, through its agent
+ * Each request has a stream of its own to the port. Heads are read and written anew: what is said
+ * about a connection is about that connection, and no credential of ours goes into the guest.
+ * Bodies pass in both directions at the pace of the slower side. An upgrade becomes a tunnel.
+ */
+#include <ctype.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "api/routes/ports.h"
+#include "api/routes/preview_link.h"
+#include "api/streams/job.h"
+#include "base/cleanup.h"
+#include "http/parse.h"
+
+enum {
+	PROXY_WINDOW = GUEST_WINDOW,
+	PIECES = 3, /* a chunk's size, its bytes, its end */
+};
+
+enum phase {
+	HEAD,   /* waiting for the head of the answer */
+	BODY,   /* it is being passed on */
+	TUNNEL, /* after an upgrade */
+	OVER,
+};
+
+struct piece {
+	const char *p;
+	size_t n;
+};
+
+struct proxy {
+	struct call *c;
+	struct job *j;
+	unsigned port;
+	enum phase phase;
+	bool ours; /* below our own paths, so its answers are of our origin */
+	bool upgrade, chunked_out, has_body, reading, piece_in, all_in;
+
+	/* to the guest */
+	char *request;
+	char size[24];
+	struct piece out[PIECES];
+	size_t n_out;
+
+	/* from the guest */
+	char *head;
+	size_t head_len, scanned;
+	enum http_body_kind kind;
+	uint64_t left;
+	struct http_chunked chunked;
+	size_t owed;
+};
+
+static void proxy_free(struct proxy *x)
+{
+	call_leave(x->c);
+	free(x->request);
+	free(x->head);
+	free(x);
+}
+
+/* The answer is complete, or will never be. */
+static void proxy_over(struct proxy *x)
+{
+	job_abandon(x->j);
+	proxy_free(x);
+}
+
+static void proxy_fail(struct proxy *x, const char *why)
+{
+	if (x->phase == HEAD)
+		call_fail(x->c, EPROTO, "upstream", "upstream: port %u of the sandbox: %s", x->port,
+		          why);
+	else if (x->c->req)
+		http_cut(x->c->req);
+	proxy_over(x);
+}
+
+/* ---- to the guest ---- */
+
+static void on_body(void *arg, struct http_req *r, const void *p, size_t n);
+static void on_body_end(void *arg, struct http_req *r);
+static const struct http_body_ops body_ops = {.data = on_body, .end = on_body_end};
+
+static void push(struct proxy *x)
+{
+	if (!x->j)
+		x->n_out = 0; /* nobody is there to hear it */
+	while (x->n_out) {
+		size_t n = job_send(x->j, x->out[0].p, x->out[0].n);
+
+		x->out[0].p += n;
+		x->out[0].n -= n;
+		if (x->out[0].n)
+			return;
+		memmove(x->out, x->out + 1, --x->n_out * sizeof(x->out[0]));
+	}
+	if (!x->c->req)
+		return;
+	if (x->has_body && !x->reading) {
+		x->reading = true;
+		http_body_stream(x->c->req, &body_ops, x);
+	} else if (x->piece_in) {
+		x->piece_in = false;
+		http_body_more(x->c->req);
+	}
+}
+
+static void put(struct proxy *x, const char *p, size_t n)
+{
+	x->out[x->n_out++] = (struct piece){p, n};
+}
+
+static void on_body(void *arg, struct http_req *r, const void *p, size_t n)
+{
+	struct proxy *x = arg;
+
+	x->piece_in = true;
+	if (x->chunked_out) {
+		put(x, x->size, (size_t)snprintf(x->size, sizeof(x->size), "%zx\r\n", n));
+		put(x, p, n);
+		put(x, "\r\n", 2);
+	} else {
+		put(x, p, n);
+	}
+	push(x);
+}
+
+static void on_body_end(void *arg, struct http_req *r)
+{
+	struct proxy *x = arg;
+
+	x->all_in = true;
+	if (!x->j)
+		return;
+	if (x->phase == TUNNEL) {
+		job_send_eof(x->j);
+	} else if (x->chunked_out) {
+		put(x, "0\r\n\r\n", 5);
+		push(x);
+	}
+}
+
+static bool one_of(const char *name, const char *const *list)
+{
+	for (; *list; list++)
+		if (strcasecmp(name, *list) == 0)
+			return true;
+	return false;
+}
+
+/* Said about a connection, not about what is carried. */
+static const char *const hop[] = {"Connection",
+                                  "Keep-Alive",
+                                  "Proxy-Connection",
+                                  "Proxy-Authenticate",
+                                  "Proxy-Authorization",
+                                  "TE",
+                                  "Trailer",
+                                  "Transfer-Encoding",
+                                  "Upgrade",
+                                  "Content-Length",
+                                  NULL};
+
+static bool hides(const char *connection, const char *name)
+{
+	return one_of(name, hop) || (connection && http_list_has(connection, name));
+}
+
+/* The query without our own token in it. */
+static void put_query(FILE *f, const char *query, bool ours)
+{
+	bool first = true;
+
+	while (*query) {
+		size_t n = strcspn(query, "&");
+
+		if (!ours || strncmp(query, "access_token=", 13) != 0) {
+			fprintf(f, "%c%.*s", first ? '?' : '&', (int)n, query);
+			first = false;
+		}
+		query += n + (query[n] == '&');
+	}
+}
+
+/* The request as the guest gets it. NULL: no memory. */
+static char *request_head(struct proxy *x, const char *path, size_t *len)
+{
+	static const char *const drop[] = {"Expect",           "X-Forwarded-For",
+	                                   "X-Forwarded-Host", "X-Forwarded-Proto",
+	                                   "X-Fcs-Sandbox",    NULL};
+	struct http_req *r = x->c->req;
+	const char *connection = http_header(r, "Connection"), *host = http_header(r, "Host");
+	const char *name, *value;
+	char *text = NULL;
+	FILE *f = open_memstream(&text, len);
+
+	if (!f)
+		return NULL;
+	fprintf(f, "%s %s%s", http_method(r), *path == '/' ? "" : "/", path);
+	put_query(f, http_query(r), x->ours);
+	fprintf(f, " HTTP/1.1\r\n");
+	for (size_t i = 0; http_header_at(r, i, &name, &value); i++)
+		if (!hides(connection, name) && !one_of(name, drop) &&
+		    !(x->ours && strcasecmp(name, "Authorization") == 0))
+			fprintf(f, "%s: %s\r\n", name, value);
+	fprintf(f, "X-Forwarded-For: %s\r\nX-Forwarded-Host: %s\r\nX-Forwarded-Proto: http%s\r\n",
+	        http_peer(r), host ? host : "", http_is_tls(r) ? "s" : "");
+	fprintf(f, "X-Fcs-Sandbox: %s\r\n", x->c->sb->id);
+	if (http_body_length(r) > 0)
+		fprintf(f, "Content-Length: %lld\r\n", (long long)http_body_length(r));
+	else if (x->chunked_out)
+		fprintf(f, "Transfer-Encoding: chunked\r\n");
+	else if (strcmp(http_method(r), "POST") == 0 || strcmp(http_method(r), "PUT") == 0)
+		fprintf(f, "Content-Length: 0\r\n");
+	if (x->upgrade)
+		fprintf(f, "Connection: Upgrade\r\nUpgrade: %s\r\n", http_header(r, "Upgrade"));
+	else
+		fprintf(f, "Connection: close\r\n");
+	fprintf(f, "\r\n");
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+/* ---- from the guest ---- */
+
+static void on_room(void *arg)
+{
+	struct proxy *x = arg;
+	size_t n = x->owed;
+
+	x->owed = 0;
+	if (x->j)
+		job_credit(x->j, WIRE_OUT, n);
+}
+
+static void finish(struct proxy *x)
+{
+	x->phase = OVER;
+	if (x->c->req)
+		http_finish(x->c->req);
+	proxy_over(x);
+}
+
+/* Returns false when x is gone. */
+static bool take_body(struct proxy *x, const char *p, size_t n)
+{
+	if (!x->c->req)
+		return true; /* gone() is on its way */
+	if (x->phase == TUNNEL || x->kind == HTTP_BODY_EOF) {
+		http_send(x->c->req, p, n);
+		return true;
+	}
+	if (x->kind == HTTP_BODY_LENGTH) {
+		n = (size_t)MIN((uint64_t)n, x->left);
+		http_send(x->c->req, p, n);
+		x->left -= n;
+		if (x->left)
+			return true;
+		finish(x);
+		return false;
+	}
+	while (n && !x->chunked.done) {
+		const char *data;
+		size_t len = 0;
+		ssize_t ate = http_chunked_eat(&x->chunked, p, n, &data, &len);
+
+		if (ate < 0) {
+			proxy_fail(x, "its answer is not chunked as it says");
+			return false;
+		}
+		if (len)
+			http_send(x->c->req, data, len);
+		p += ate;
+		n -= (size_t)ate;
+	}
+	if (!x->chunked.done)
+		return true;
+	finish(x);
+	return false;
+}
+
+static int64_t announced(const struct http_head *h)
+{
+	const char *text = http_head_field(h, "Content-Length");
+
+	return text && isdigit((unsigned char)*text) ? strtoll(text, NULL, 10) : -1;
+}
+
+static void begin_tunnel(struct proxy *x, const struct http_head *h)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+	const char *connection = http_head_field(h, "Connection");
+	int r = -ENOMEM;
+
+	for (size_t i = 0; f && i < h->n; i++)
+		if (strcasecmp(h->field[i].name, "Upgrade") == 0 ||
+		    !hides(connection, h->field[i].name))
+			fprintf(f, "%s: %s\r\n", h->field[i].name, h->field[i].value);
+	if (f && fclose(f) == 0) {
+		x->phase = TUNNEL;
+		x->chunked_out = x->has_body = false;
+		x->c->piped = true;
+		r = http_upgrade(x->c->req, text, &body_ops, x);
+	}
+	free(text);
+	if (r < 0) {
+		x->phase = HEAD;
+		x->c->piped = false;
+		proxy_fail(x, "the upgrade failed");
+	}
+}
+
+/* The head of the answer is here. Returns false when x is gone. */
+static bool answer(struct proxy *x, const struct http_head *h)
+{
+	static const char *const drop[] = {"Date", "X-Request-Id", NULL};
+	/* What a browser would believe about all of an origin, and other sandboxes share ours. */
+	static const char *const origin[] = {"Service-Worker-Allowed",
+	                                     "Clear-Site-Data",
+	                                     "Alt-Svc",
+	                                     "Strict-Transport-Security",
+	                                     "NEL",
+	                                     "Report-To",
+	                                     "Reporting-Endpoints",
+	                                     "Origin-Agent-Cluster",
+	                                     NULL};
+	struct http_req *r = x->c->req;
+	const char *connection = http_head_field(h, "Connection");
+	int64_t length = -1;
+
+	if (h->status == 101 && x->upgrade) {
+		begin_tunnel(x, h);
+		return x->phase == TUNNEL;
+	}
+	if (h->status < 200 || h->status > 999) {
+		proxy_fail(x, "its answer makes no sense");
+		return false;
+	}
+	for (size_t i = 0; i < h->n; i++)
+		if (!hides(connection, h->field[i].name) && !one_of(h->field[i].name, drop) &&
+		    !(x->ours && one_of(h->field[i].name, origin)))
+			http_add_header(r, h->field[i].name, h->field[i].value);
+	x->kind = h->body;
+	x->left = h->length;
+	if (h->body == HTTP_BODY_LENGTH)
+		length = (int64_t)h->length;
+	else if (h->body == HTTP_BODY_NONE)
+		length = strcmp(http_method(r), "HEAD") == 0 ? announced(h) : 0;
+	x->phase = BODY;
+	http_begin(r, h->status, NULL, length);
+	if (h->body == HTTP_BODY_NONE) {
+		finish(x);
+		return false;
+	}
+	return true;
+}
+
+/* Looks for heads in what has come; the first final one is the answer. */
+static bool take_head(struct proxy *x, const char *p, size_t n)
+{
+	while (x->phase == HEAD) {
+		size_t take = MIN(n, HTTP_HEAD_MAX - x->head_len);
+		struct http_head h;
+		const char *why;
+		ssize_t end;
+		size_t behind;
+
+		memcpy(x->head + x->head_len, p, take);
+		x->head_len += take;
+		p += take;
+		n -= take;
+		end = http_head_end(x->head, x->head_len, &x->scanned);
+		if (end == 0 && x->head_len < HTTP_HEAD_MAX)
+			return true;
+		if (end <= 0 || http_parse_response(x->head, (size_t)end, http_method(x->c->req),
+		                                    &h, &why) < 0) {
+			proxy_fail(x, "it does not answer in HTTP");
+			return false;
+		}
+		behind = x->head_len - (size_t)end;
+		if (h.status < 200 && h.status != 101) { /* 100, 103: the real one follows */
+			memmove(x->head, x->head + end, behind);
+			x->head_len = behind;
+			x->scanned = 0;
+			continue;
+		}
+		if (!answer(x, &h) || (behind && !take_body(x, x->head + end, behind)))
+			return false;
+	}
+	return !n || take_body(x, p, n);
+}
+
+static void on_data(void *arg, struct job *j, uint8_t chan, const void *p, size_t n)
+{
+	struct proxy *x = arg;
+
+	if (!x->c->req)
+		return;
+	x->owed += n;
+	if (x->phase == HEAD ? !take_head(x, p, n) : !take_body(x, p, n))
+		return;
+	if (call_room(x->c))
+		on_room(x);
+}
+
+/* The service has said all it will say. Returns false when x is gone. */
+static bool said_all(struct proxy *x)
+{
+	if (x->phase == TUNNEL) {
+		if (x->c->req)
+			http_finish(x->c->req); /* half of it; gone() tells when all is over */
+		return true;
+	}
+	if (x->phase == BODY && x->kind == HTTP_BODY_EOF)
+		finish(x);
+	else
+		proxy_fail(x, x->phase == HEAD ? "it closed the connection without an answer"
+		                               : "its answer was cut");
+	return false;
+}
+
+static void on_eof(void *arg, struct job *j, uint8_t chan)
+{
+	said_all(arg);
+}
+
+static void on_writable(void *arg, struct job *j)
+{
+	push(arg);
+}
+
+static void on_end(void *arg, struct job *j, const struct job_end *end)
+{
+	struct proxy *x = arg;
+
+	x->j = NULL;
+	if (x->phase == TUNNEL) {
+		if (end->e || end->guest) {
+			if (x->c->req)
+				http_cut(x->c->req);
+		} else {
+			said_all(x);
+		}
+		x->phase = OVER; /* gone() frees it */
+	} else if (end->e && x->phase == HEAD) {
+		call_error(x->c, end->e);
+		proxy_free(x);
+	} else if (end->guest == ECONNREFUSED && x->phase == HEAD) {
+		proxy_fail(x, "nothing listens there");
+	} else if (end->e || end->guest) {
+		proxy_fail(x, strerror(end->guest ? end->guest : end->e->code));
+	} else {
+		said_all(x);
+	}
+}
+
+static void on_gone(void *arg)
+{
+	proxy_over(arg);
+}
+
+/* ---- the ways in ---- */
+
+/* ours: by one of our paths, and maybe with our credentials; else by a host name of its own. */
+static void run(struct call *c, unsigned port, const char *path, bool ours)
+{
+	static const struct job_ops ops = {
+	    .data = on_data, .eof = on_eof, .writable = on_writable, .end = on_end};
+	const char *up = http_header(c->req, "Upgrade");
+	struct proxy *x = calloc(1, sizeof(*x));
+	struct err e = {0};
+	size_t n;
+
+	if (x) {
+		x->c = call_hold(c);
+		x->port = port;
+		x->ours = ours;
+		x->upgrade = up && *up && !strpbrk(up, ", ") && http_wants_upgrade(c->req, up);
+		x->chunked_out = http_body_length(c->req) < 0;
+		x->has_body = http_body_length(c->req) != 0;
+		x->head = malloc(HTTP_HEAD_MAX);
+		x->request = request_head(x, path, &n);
+	}
+	if (!x || !x->head || !x->request)
+		err_set(&e, ENOMEM, "no_memory", "no memory");
+	else
+		x->j = job_start(c->host, c->sb, WIRE_CONNECT,
+		                 &(struct wire_connect){.port = port, .window = PROXY_WINDOW}, &ops,
+		                 x, &e);
+	if (e.code) {
+		call_error(c, &e);
+		if (x)
+			proxy_free(x);
+		return;
+	}
+	call_on_room(c, on_room, x);
+	call_on_gone(c, on_gone, x);
+	put(x, x->request, n);
+	push(x);
+}
+
+void proxy_port(struct call *c)
+{
+	unsigned port;
+
+	if (port_param(c, c->param[1], &port))
+		run(c, port, c->param[2] ? c->param[2] : "", true);
+}
+
+void proxy_signed(struct call *c)
+{
+	const char *rest = c->param[1] ? c->param[1] : "";
+	autofree char *path = NULL;
+	struct preview p;
+	struct err e;
+
+	if (preview_check(api_secret(c->api), c->param[0], (uint64_t)time(NULL), &p, &e) < 0) {
+		call_error(c, &e);
+		return;
+	}
+	if (asprintf(&path, "%s%s", *rest == '/' ? "" : "/", rest) < 0) {
+		path = NULL;
+		call_fail(c, ENOMEM, "no_memory", "no memory");
+		return;
+	}
+	if (!preview_allows(&p, path)) {
+		call_fail(c, EACCES, "forbidden", "this link is not for this path");
+		return;
+	}
+	c->sb = host_find(c->host, p.tenant, p.sandbox);
+	if (!c->sb) {
+		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
+		return;
+	}
+	run(c, p.port, path, true);
+}
+
+bool proxy_by_host(struct api *a, struct http_req *r)
+{
+	const char *host = http_header(r, "Host"), *suffix = api_config_of(a)->preview_suffix;
+	char id[SANDBOX_ID + 1];
+	unsigned port;
+	struct call *c;
+
+	if (!host || !suffix || !preview_host(host, suffix, &port, id))
+		return false;
+	c = call_new(a, r);
+	if (!c)
+		return true;
+	c->sb = host_find(c->host, NULL, id);
+	if (!c->sb) {
+		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
+		return true;
+	}
+	memcpy(c->tenant, c->sb->tenant, sizeof(c->tenant));
+	run(c, port, http_path(r), false);
+	return true;
+}

@@ -1,0 +1,217 @@
+/*
+ * api/routes/server.c - about the server itself: is it there, which one is it, how busy is it
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "api/api_internal.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/io.h"
+
+/* Statuses we count one by one; the last one is the rest. */
+static const int statuses[STATUSES_MAX] = {200, 201, 202, 204, 206, 101, 304, 400, 401, 403, 404,
+                                           405, 409, 411, 413, 414, 416, 426, 429, 431, 499, 500,
+                                           501, 502, 503, 504, 507, 408, 301, 302, 422, 0};
+
+static const double le[DURATIONS] = {.001, .0025, .005, .01, .025, .05, .1, .25, 1, 5, 30, 300};
+
+void stats_note(struct api *a, const struct route *route, int status, uint64_t took_us)
+{
+	struct route_stats *s = &a->stats[route ? (size_t)(route - routes) : nroutes];
+	size_t i = 0, b = 0;
+
+	while (i < STATUSES_MAX - 1 && statuses[i] != status)
+		i++;
+	s->status[i]++;
+	while (b < DURATIONS && (double)took_us > le[b] * 1e6)
+		b++;
+	if (b < DURATIONS)
+		s->bucket[b]++;
+	s->sum_us += took_us;
+	s->count++;
+}
+
+/* ---- metrics ---- */
+
+static void head(FILE *t, const char *name, const char *type, const char *help)
+{
+	fprintf(t, "# HELP pandastack_%s %s\n# TYPE pandastack_%s %s\n", name, help, name, type);
+}
+
+static void counter(FILE *t, const char *name, const char *help, uint64_t n)
+{
+	head(t, name, "counter", help);
+	fprintf(t, "pandastack_%s %" PRIu64 "\n", name, n);
+}
+
+static void gauge(FILE *t, const char *name, const char *help, uint64_t n)
+{
+	head(t, name, "gauge", help);
+	fprintf(t, "pandastack_%s %" PRIu64 "\n", name, n);
+}
+
+static const char *path_of(size_t i)
+{
+	return i < nroutes ? routes[i].path : "none";
+}
+
+static const char *method_of(size_t i)
+{
+	return i < nroutes ? routes[i].method : "*";
+}
+
+static void say_requests(FILE *t, const struct api *a)
+{
+	head(t, "http_requests_total", "counter", "Requests by route and status.");
+	for (size_t i = 0; i <= nroutes; i++)
+		for (size_t k = 0; k < STATUSES_MAX; k++)
+			if (a->stats[i].status[k])
+				fprintf(t,
+				        "pandastack_http_requests_total{method=\"%s\",route=\"%s\","
+				        "status=\"%d\"} "
+				        "%" PRIu64 "\n",
+				        method_of(i), path_of(i), statuses[k],
+				        a->stats[i].status[k]);
+	head(t, "http_request_duration_seconds", "histogram",
+	     "From the head of a request to the end of its reply, by route.");
+	for (size_t i = 0; i <= nroutes; i++) {
+		const struct route_stats *s = &a->stats[i];
+		uint64_t sum = 0;
+
+		if (!s->count)
+			continue;
+		for (size_t b = 0; b < DURATIONS; b++) {
+			sum += s->bucket[b];
+			fprintf(
+			    t,
+			    "pandastack_http_request_duration_seconds_bucket{method=\"%s\",route="
+			    "\"%s\","
+			    "le=\"%g\"} %" PRIu64 "\n",
+			    method_of(i), path_of(i), le[b], sum);
+		}
+		fprintf(
+		    t,
+		    "pandastack_http_request_duration_seconds_bucket{method=\"%s\",route=\"%s\","
+		    "le=\"+Inf\"} %" PRIu64 "\n",
+		    method_of(i), path_of(i), s->count);
+		fprintf(t,
+		        "pandastack_http_request_duration_seconds_sum{method=\"%s\",route=\"%s\"} "
+		        "%.6f\n",
+		        method_of(i), path_of(i), (double)s->sum_us / 1e6);
+		fprintf(
+		    t,
+		    "pandastack_http_request_duration_seconds_count{method=\"%s\",route=\"%s\"} "
+		    "%" PRIu64 "\n",
+		    method_of(i), path_of(i), s->count);
+	}
+}
+
+static void say_sandboxes(FILE *t, const struct host *h)
+{
+	const struct host_stats *s = &h->stats;
+	uint64_t states[SANDBOX_STATES] = {0}, memory_mb = 0, sum = 0;
+
+	for (const struct sandbox *sb = h->newest; sb; sb = sb->next) {
+		states[sb->state]++;
+		memory_mb += sb->pid ? sb->memory_mb : 0;
+	}
+	head(t, "sandboxes", "gauge", "Sandboxes by state.");
+	for (size_t i = 0; i < SANDBOX_STATES; i++)
+		fprintf(t, "pandastack_sandboxes{state=\"%s\"} %" PRIu64 "\n",
+		        sandbox_state_record((enum sandbox_state)i), states[i]);
+	gauge(t, "sandbox_memory_bytes", "Memory promised to sandboxes that run.", memory_mb << 20);
+	counter(t, "sandbox_creates_total", "Sandboxes created.", s->creates);
+	counter(t, "sandbox_forks_total", "Children forked.", s->forks);
+	counter(t, "sandbox_kills_total", "Sandboxes killed.", s->kills);
+	counter(t, "sandbox_wakes_total", "Wake-ups.", s->wakes);
+	counter(t, "hibernation_total", "Hibernations.", s->hibernations);
+	counter(t, "sandbox_silences_total", "Agents that did not answer for too long.",
+	        s->silences);
+	counter(t, "sandbox_deaths_total", "Machines that ended by themselves.", s->deaths);
+	counter(t, "sandbox_refused_total", "Creates refused for want of room.", s->refused);
+	head(t, "sandbox_boot_duration_seconds", "histogram",
+	     "From the request to a running sandbox.");
+	for (size_t i = 0; i < ARRAY_LEN(s->boot_bucket) - 1; i++) {
+		sum += s->boot_bucket[i];
+		fprintf(t,
+		        "pandastack_sandbox_boot_duration_seconds_bucket{le=\"%g\"} %" PRIu64 "\n",
+		        (double)((uint64_t)1 << i) / 1000, sum);
+	}
+	fprintf(t, "pandastack_sandbox_boot_duration_seconds_bucket{le=\"+Inf\"} %" PRIu64 "\n",
+	        s->boot_us_count);
+	fprintf(t, "pandastack_sandbox_boot_duration_seconds_sum %.6f\n",
+	        (double)s->boot_us_sum / 1e6);
+	fprintf(t, "pandastack_sandbox_boot_duration_seconds_count %" PRIu64 "\n",
+	        s->boot_us_count);
+}
+
+static void say_process(FILE *t, const struct api *a)
+{
+	autofree char *statm = NULL;
+	unsigned long size = 0, rss = 0;
+	size_t n;
+
+	if (io_read_file(AT_FDCWD, "/proc/self/statm", 4096, &statm, &n) == 0 &&
+	    sscanf(statm, "%lu %lu", &size, &rss) == 2)
+		gauge(t, "process_resident_memory_bytes", "Resident memory of pandad.",
+		      (uint64_t)rss * (uint64_t)sysconf(_SC_PAGESIZE));
+	gauge(t, "uptime_seconds", "Since pandad started.", (mono_ms() - a->started_ms) / 1000);
+}
+
+void meta_metrics(struct call *c)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *t = open_memstream(&text, &n);
+
+	if (t) {
+		say_requests(t, c->api);
+		say_sandboxes(t, c->host);
+		say_process(t, c->api);
+	}
+	if (!t || fclose(t) != 0)
+		call_fail(c, ENOMEM, "no_memory", "no memory for the metrics");
+	else
+		call_text(c, 200, "text/plain; version=0.0.4; charset=utf-8", text, n);
+	free(text);
+}
+
+/* ---- the rest ---- */
+
+void meta_health(struct call *c)
+{
+	if (c->host->closing)
+		call_json(c, 503, json_pack("{s:s}", "status", "shutting_down"));
+	else
+		call_json(c, 200,
+		          json_pack("{s:s, s:I, s:I}", "status", "ok", "sandboxes",
+		                    (json_int_t)c->host->count, "uptime_seconds",
+		                    (json_int_t)((mono_ms() - c->api->started_ms) / 1000)));
+}
+
+void meta_version(struct call *c)
+{
+	struct utsname u = {0};
+
+	uname(&u);
+	call_json(c, 200,
+	          json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "service", "pandad", "semver",
+	                    PANDA_VERSION, "commit", PANDA_COMMIT, "os", u.sysname, "arch",
+	                    u.machine, "engine", c->host->engines->list[0].name, "isolation",
+	                    c->host->engines->list[0].isolation));
+}
+
+void meta_openapi(struct call *c)
+{
+	call_text(c, 200, "application/json", c->api->openapi, c->api->openapi_len);
+}
+
+void meta_reference(struct call *c)
+{
+	call_text(c, 200, "text/html; charset=utf-8", c->api->reference, c->api->reference_len);
+}

@@ -1,0 +1,445 @@
+#include "api/streams/job.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "host/guest_link.h"
+#include "host/rewind.h"
+
+enum {
+	RETRY_MS = 5,         /* the connection is full: look again */
+	RETRY_FOR_MS = 10000, /* and when it stays so, the caller hears of it */
+};
+
+struct job {
+	struct host *host;
+	char id[SANDBOX_ID + 1];
+	uint8_t type;
+	const void *msg;  /* inside job_start() the caller's own */
+	uint8_t *encoded; /* else as bytes, while the call has not begun */
+	size_t encoded_len;
+	const struct job_ops *ops; /* NULL: abandoned */
+	void *arg;
+	struct guest_call *call; /* NULL: not begun, or over */
+	struct guest *guest;     /* valid while call is */
+	struct loop_timer timer;
+	struct loop_defer flush; /* what was queued is written when the round is over */
+	uint64_t give_up_ms;
+	struct err failed; /* told by the timer */
+	bool starting, inside, linking, busy;
+	bool want_eof, want_cancel, want_write;
+};
+
+static void job_try(struct job *j);
+
+static void job_free(struct job *j)
+{
+	loop_timer_clear(j->host->loop, &j->timer);
+	loop_defer_cancel(j->host->loop, &j->flush);
+	if (j->busy)
+		host_idle(j->host, j->id);
+	free(j->encoded);
+	free(j);
+}
+
+static void tell_end(struct job *j, const struct err *e, int guest, const char *text)
+{
+	struct job_end end = {.e = e, .guest = guest, .text = text ? text : ""};
+
+	if (j->ops && j->ops->end)
+		j->ops->end(j->arg, j, &end);
+	job_free(j);
+}
+
+static void later(struct job *j, uint64_t ms)
+{
+	if (!j->timer.slot)
+		loop_timer_set(j->host->loop, &j->timer, loop_now_ms(j->host->loop) + ms);
+}
+
+static void fail_later(struct job *j, const struct err *e)
+{
+	j->failed = *e;
+	later(j, 0);
+}
+
+/* What could not be said because too much was waiting to be written. */
+static void push(struct job *j)
+{
+	if (j->call && j->want_eof && guest_send_eof(j->call) == 0)
+		j->want_eof = false;
+	if (j->call && j->want_cancel && guest_cancel(j->call) == 0)
+		j->want_cancel = false;
+	if (j->call && (j->want_eof || j->want_cancel))
+		later(j, RETRY_MS);
+}
+
+/* Not at once: writing may find the connection broken, and that ends the job of whoever asked. */
+static void kick(struct job *j)
+{
+	if (!j->inside && j->call)
+		loop_defer(j->host->loop, &j->flush);
+}
+
+static void on_flush(void *arg)
+{
+	struct job *j = arg;
+	char id[SANDBOX_ID + 1];
+
+	memcpy(id, j->id, sizeof(id));
+	link_kick(j->host, id);
+}
+
+/* ---- what the guest says ---- */
+
+static void on_data(void *arg, struct guest_call *c, uint8_t chan, const void *p, size_t n)
+{
+	struct job *j = arg;
+
+	if (!j->ops)
+		return; /* it has been called off, no credit any more */
+	if (!j->ops->data) {
+		guest_credit(c, chan, n);
+		return;
+	}
+	j->inside = true;
+	j->ops->data(j->arg, j, chan, p, n);
+	j->inside = false;
+}
+
+static void on_eof(void *arg, struct guest_call *c, uint8_t chan)
+{
+	struct job *j = arg;
+
+	if (!j->ops || !j->ops->eof)
+		return;
+	j->inside = true;
+	j->ops->eof(j->arg, j, chan);
+	j->inside = false;
+}
+
+static void on_reply(void *arg, struct guest_call *c, uint8_t type, uint8_t chan, const void *msg)
+{
+	struct job *j = arg;
+
+	if (!j->ops || !j->ops->reply)
+		return;
+	j->inside = true;
+	j->ops->reply(j->arg, j, type, chan, msg);
+	j->inside = false;
+}
+
+static void on_writable(void *arg, struct guest_call *c)
+{
+	struct job *j = arg;
+
+	if (!j->ops || !j->ops->writable || !j->want_write)
+		return;
+	j->want_write = false;
+	j->inside = true;
+	j->ops->writable(j->arg, j);
+	j->inside = false;
+}
+
+static void on_end(void *arg, struct guest_call *c, int err, const char *text)
+{
+	struct job *j = arg;
+	struct err e = {0};
+
+	j->call = NULL;
+	j->inside = true;
+	if (j->starting) { /* the very first write failed */
+		err_set(&e, err ? err : ECONNRESET, "guest_gone", "the sandbox does not answer");
+		fail_later(j, &e);
+		return;
+	}
+	if (guest_dead(j->guest)) {
+		err_set(&e, err ? err : ECONNRESET,
+		        err == ETIMEDOUT ? "guest_silent" : "guest_gone",
+		        "the sandbox went away in the middle: %s; look at its status and ask again",
+		        text && *text ? text : "its agent does not answer");
+		tell_end(j, &e, 0, NULL);
+	} else {
+		tell_end(j, NULL, err, text);
+	}
+}
+
+static const struct guest_ops call_ops = {
+    .data = on_data, .eof = on_eof, .reply = on_reply, .writable = on_writable, .end = on_end};
+
+/* ---- the start ---- */
+
+/* Whatever else is asked for may change the guest. */
+static bool only_looks(uint8_t type)
+{
+	return type == WIRE_LIST || type == WIRE_READ || type == WIRE_STAT || type == WIRE_DIR ||
+	       type == WIRE_WATCH;
+}
+
+static int begin(struct job *j, struct guest *g)
+{
+	union wire_request m;
+	const struct wire_desc *d = wire_desc_of(j->type);
+
+	if (j->starting || !d)
+		return guest_start(g, j->type, j->msg, &call_ops, j, &j->call);
+	if (wire_decode(d, j->encoded, j->encoded_len, &m) < 0)
+		return -EPROTO; /* our own bytes: cannot be */
+	return guest_start(g, j->type, &m, &call_ops, j, &j->call);
+}
+
+static void on_link(void *arg, const struct err *e, struct sandbox *sb, struct guest *g)
+{
+	struct job *j = arg;
+	struct err full;
+	int r;
+
+	j->linking = false;
+	if (!j->ops) {
+		job_free(j);
+		return;
+	}
+	if (e) {
+		if (j->starting)
+			fail_later(j, e);
+		else
+			tell_end(j, e, 0, NULL);
+		return;
+	}
+	if (!j->busy) {
+		host_busy(j->host, sb);
+		j->busy = true;
+	}
+	if (!only_looks(j->type))
+		history_touch(sb);
+	r = begin(j, g);
+	if (r == -EAGAIN && loop_now_ms(j->host->loop) < j->give_up_ms) {
+		later(j, RETRY_MS);
+		return;
+	}
+	if (r < 0) {
+		err_set(&full, -r, r == -EAGAIN ? "sandbox_busy" : "internal",
+		        r == -EAGAIN
+		            ? "too many calls are open in this sandbox: wait for some to end"
+		            : "cannot ask the sandbox: %s",
+		        strerror(-r));
+		if (j->starting)
+			fail_later(j, &full);
+		else
+			tell_end(j, &full, 0, NULL);
+		return;
+	}
+	j->guest = g;
+	free(j->encoded);
+	j->encoded = NULL;
+	if (j->starting)
+		return;
+	push(j);
+	on_writable(j, j->call);
+}
+
+static void job_try(struct job *j)
+{
+	struct sandbox *sb = host_find(j->host, NULL, j->id);
+	struct err e;
+
+	if (!sb) {
+		err_set(&e, ENOENT, "sandbox_not_found", "sandbox not found");
+		tell_end(j, &e, 0, NULL);
+		return;
+	}
+	j->linking = true;
+	link_use(j->host, sb, on_link, j);
+}
+
+static void on_timer(void *arg)
+{
+	struct job *j = arg;
+
+	if (j->failed.code) {
+		tell_end(j, &j->failed, 0, NULL);
+		return;
+	}
+	if (!j->call) {
+		job_try(j);
+		return;
+	}
+	push(j);
+	if (j->want_write && guest_sendable(j->call))
+		on_writable(j, j->call);
+	else if (j->want_write)
+		later(j, RETRY_MS);
+	kick(j);
+}
+
+static void on_point(void *arg)
+{
+	struct job *j = arg;
+
+	j->linking = false;
+	if (j->ops)
+		job_try(j);
+	else
+		job_free(j);
+}
+
+static struct job *start(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
+                         bool mark, const struct job_ops *ops, void *arg, struct err *e)
+{
+	static uint8_t bytes[WIRE_PAYLOAD_MAX]; /* loop thread only */
+	const struct wire_desc *d = wire_desc_of(type);
+	ssize_t n = d ? wire_encode(d, msg, bytes, sizeof(bytes)) : 0;
+	struct job *j;
+
+	if (n < 0) {
+		err_set(e, E2BIG, "too_large",
+		        "command, arguments, environment and paths together may have %d bytes",
+		        WIRE_PAYLOAD_MAX);
+		return NULL;
+	}
+	j = calloc(1, sizeof(*j));
+	if (!j || (n && !(j->encoded = malloc((size_t)n)))) {
+		free(j);
+		err_set(e, ENOMEM, "internal", "no memory");
+		return NULL;
+	}
+	memcpy(j->encoded, bytes, (size_t)n);
+	j->encoded_len = (size_t)n;
+	j->host = h;
+	memcpy(j->id, sb->id, sizeof(j->id));
+	j->type = type;
+	j->msg = msg;
+	j->ops = ops;
+	j->arg = arg;
+	j->timer.fn = on_timer;
+	j->timer.arg = j;
+	j->flush.fn = on_flush;
+	j->flush.arg = j;
+	j->give_up_ms = loop_now_ms(h->loop) + RETRY_FOR_MS;
+	j->starting = true;
+	j->linking = true;
+	if (!mark || !host_checkpoint_before(h, sb, on_point, j))
+		link_use(h, sb, on_link, j);
+	j->starting = false;
+	j->msg = NULL;
+	return j;
+}
+
+struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
+                      const struct job_ops *ops, void *arg, struct err *e)
+{
+	return start(h, sb, type, msg, false, ops, arg, e);
+}
+
+struct job *job_start_marked(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
+                             const struct job_ops *ops, void *arg, struct err *e)
+{
+	return start(h, sb, type, msg, true, ops, arg, e);
+}
+
+/* ---- what the caller says ---- */
+
+size_t job_send(struct job *j, const void *p, size_t n)
+{
+	size_t sent = 0, k;
+
+	while (j->call && sent < n && (k = guest_send(j->call, (const char *)p + sent, n - sent)))
+		sent += k;
+	if (sent < n) {
+		j->want_write = true;
+		/* Without room in the connection (and not for lack of credit) nobody calls us. */
+		if (j->call)
+			later(j, RETRY_MS);
+	}
+	if (sent)
+		kick(j);
+	return sent;
+}
+
+void job_send_eof(struct job *j)
+{
+	j->want_eof = true;
+	push(j);
+	kick(j);
+}
+
+void job_resize(struct job *j, unsigned rows, unsigned cols)
+{
+	if (j->call && guest_resize(j->call, rows, cols) == 0)
+		kick(j);
+}
+
+void job_signal(struct job *j, int signo, uint32_t flags)
+{
+	if (j->call && guest_send_signal(j->call, signo, flags) == 0)
+		kick(j);
+}
+
+void job_credit(struct job *j, uint8_t chan, size_t n)
+{
+	if (!j->call || !n)
+		return;
+	guest_credit(j->call, chan, n);
+	kick(j);
+}
+
+void job_cancel(struct job *j)
+{
+	j->want_cancel = true;
+	push(j);
+	kick(j);
+}
+
+void job_abandon(struct job *j)
+{
+	if (!j)
+		return;
+	j->ops = NULL;
+	if (j->call)
+		job_cancel(j);
+	else if (!j->linking)
+		job_free(j); /* waiting for its timer */
+}
+
+/* ---- errors ---- */
+
+static const struct {
+	int code;
+	const char *kind;
+} kinds[] = {
+    {ENOENT, "file_not_found"}, {ESRCH, "exec_not_found"},    {EACCES, "forbidden"},
+    {EPERM, "forbidden"},       {ENOSPC, "disk_full"},        {EDQUOT, "disk_full"},
+    {EISDIR, "is_a_directory"}, {ENOTDIR, "not_a_directory"}, {EINVAL, "bad_path"},
+    {ENAMETOOLONG, "bad_path"}, {ELOOP, "bad_path"},          {EEXIST, "exists"},
+    {ENOTEMPTY, "conflict"},    {EBUSY, "sandbox_busy"},      {EAGAIN, "sandbox_busy"},
+    {EXDEV, "bad_path"},        {EROFS, "forbidden"},         {ENXIO, "bad_path"},
+    {ECONNREFUSED, "upstream"}, {EMFILE, "sandbox_busy"},     {ETXTBSY, "conflict"},
+    {EFBIG, "too_large"},
+};
+
+int job_error(const struct job_end *end, const char *what, struct err *ret)
+{
+	const char *kind = "internal";
+
+	if (end->e) {
+		*ret = *end->e;
+		return -ret->code;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+		if (kinds[i].code == end->guest)
+			kind = kinds[i].kind;
+	if (strcmp(kind, "disk_full") == 0)
+		return err_set(ret, end->guest, kind, "%s: the sandbox's disk is full", what);
+	return err_set(ret, end->guest, kind, "%s: %s%s%s", what, end->text, *end->text ? ": " : "",
+	               strerror(end->guest));
+}
+
+void job_fail(struct call *c, const struct job_end *end, const char *what)
+{
+	struct err e;
+
+	job_error(end, what, &e);
+	call_error(c, &e);
+}

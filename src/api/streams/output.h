@@ -1,0 +1,16 @@
+/*
+ * api/streams/output.h - output that is kept to be answered in one piece
+ * Zero is an empty one; whoever has it frees p.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+
+struct pile {
+	char *p; /* with room for one byte more; NULL: nothing came yet */
+	size_t len, cap;
+	bool truncated; /* there was more */
+};
+
+/* Takes as much as fits below max bytes and memory. */
+void pile_add(struct pile *o, size_t max, const void *p, size_t n);

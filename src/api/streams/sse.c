@@ -1,0 +1,139 @@
+#include "api/streams/sse.h"
+
+#include <openssl/evp.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+static const char *const names[2] = {"stdout", "stderr"};
+
+int sse_encoding(const char *name, bool *base64, struct err *e)
+{
+	if (name && strcmp(name, "base64") != 0 && strcmp(name, "text") != 0)
+		return err_set(e, EINVAL, "bad_request", "encoding must be text or base64");
+	*base64 = name && *name == 'b';
+	return 0;
+}
+
+json_t *json_base64(const void *p, size_t n)
+{
+	autofree char *text = malloc((n + 2) / 3 * 4 + 1);
+
+	if (!text)
+		return NULL;
+	EVP_EncodeBlock((unsigned char *)text, p, (int)n);
+	return json_string_nocheck(text);
+}
+
+json_t *json_text(const void *p, size_t n)
+{
+	autofree char *text = NULL;
+	struct utf8 u = {0};
+	size_t len;
+
+	if (utf8_valid(p, n) == n)
+		return json_stringn_nocheck(p, n);
+	text = malloc(UTF8_ROOM(n) + UTF8_ROOM(0));
+	if (!text)
+		return NULL;
+	len = utf8_add(&u, p, n, text);
+	len += utf8_end(&u, text + len);
+	return json_stringn_nocheck(text, len);
+}
+
+static void pay_back(void *arg)
+{
+	struct sse *s = arg;
+
+	for (int k = 0; k < 2; k++) {
+		size_t n = s->owed[k];
+
+		s->owed[k] = 0;
+		if (n && s->credit)
+			s->credit(s->arg, k, n);
+	}
+}
+
+void sse_init(struct sse *s, struct call *c, bool base64,
+              void (*credit)(void *arg, int chan, size_t n), void *arg)
+{
+	*s = (struct sse){.c = call_hold(c), .base64 = base64, .credit = credit, .arg = arg};
+	call_on_room(c, pay_back, s);
+}
+
+void sse_fini(struct sse *s)
+{
+	call_leave(s->c);
+}
+
+void sse_begin(struct sse *s)
+{
+	if (!s->begun)
+		call_sse_begin(s->c);
+	s->begun = true;
+}
+
+void sse_owe(struct sse *s, int chan, size_t n)
+{
+	s->owed[chan] += n;
+	if (call_room(s->c))
+		pay_back(s);
+}
+
+static void put(struct sse *s, int chan, json_t *text, const char *key, const uint64_t *offset)
+{
+	json_t *j = json_object();
+
+	json_object_set_new(j, key, text);
+	if (offset)
+		json_object_set_new(j, "offset", json_integer((json_int_t)*offset));
+	call_event(s->c, names[chan], j);
+}
+
+void sse_output(struct sse *s, int chan, const void *p, size_t n, const uint64_t *offset)
+{
+	if (s->base64) {
+		put(s, chan, json_base64(p, n), "chunk_b64", offset);
+	} else {
+		static char text[UTF8_ROOM(64 * 1024)]; /* loop thread only; frames are 64 KiB */
+		uint64_t at = offset ? *offset - s->text[chan].n : 0;
+		size_t len = utf8_add(&s->text[chan], p, n, text);
+
+		if (len)
+			put(s, chan, json_stringn_nocheck(text, len), "chunk", offset ? &at : NULL);
+	}
+	sse_owe(s, chan, n);
+}
+
+static void flush(struct sse *s)
+{
+	char text[UTF8_ROOM(0)];
+
+	for (int k = 0; k < 2; k++) {
+		size_t n = utf8_end(&s->text[k], text);
+
+		if (n)
+			put(s, k, json_stringn_nocheck(text, n), "chunk", NULL);
+	}
+}
+
+void sse_event(struct sse *s, const char *name, json_t *data)
+{
+	flush(s);
+	call_event(s->c, name, data);
+}
+
+void sse_finish(struct sse *s, const char *name, json_t *data)
+{
+	sse_event(s, name, data);
+	call_sse_end(s->c);
+}
+
+void sse_fail(struct sse *s, const struct err *e)
+{
+	if (!s->begun) {
+		call_error(s->c, e);
+		return;
+	}
+	sse_finish(s, "error", json_pack("{s:s, s:s}", "error", e->text, "code", e->kind));
+}

@@ -1,0 +1,43 @@
+/*
+ * api/streams/sse.h - output of a program as events, at the pace of whoever reads them
+ * Bytes are owed to their producer until the client's queue has room: then credit() gives them
+ * back. So a slow reader holds up one program and fills no memory.
+ */
+#pragma once
+#include "api/api.h"
+#include "api/streams/utf8.h"
+
+struct sse {
+	struct call *c; /* held */
+	bool begun, base64;
+	struct utf8 text[2];
+	size_t owed[2];
+	void (*credit)(void *arg, int chan, size_t n); /* chan 0: stdout, 1: stderr */
+	void *arg;
+};
+
+/* "base64", "text" or NULL. bad_request. */
+int sse_encoding(const char *name, bool *base64, struct err *e);
+
+/* Holds c. credit may be NULL. */
+void sse_init(struct sse *s, struct call *c, bool base64,
+              void (*credit)(void *arg, int chan, size_t n), void *arg);
+/* Also takes back c->gone. */
+void sse_fini(struct sse *s);
+
+void sse_begin(struct sse *s); /* once; more often is fine */
+/* An event stdout or stderr. offset: where these bytes begin, NULL: not told. */
+void sse_output(struct sse *s, int chan, const void *p, size_t n, const uint64_t *offset);
+/* n bytes of the producer became events: they are paid back when there is room. */
+void sse_owe(struct sse *s, int chan, size_t n);
+/* An event that is not output; what was held back of a character is told before. */
+void sse_event(struct sse *s, const char *name, json_t *data);
+/* The last event. */
+void sse_finish(struct sse *s, const char *name, json_t *data);
+/* An ordinary error, or the event "error" when the stream has begun. */
+void sse_fail(struct sse *s, const struct err *e);
+
+/* n bytes as a JSON string in base64. NULL: no memory. */
+json_t *json_base64(const void *p, size_t n);
+/* Bytes of a guest as a JSON string, whatever they are. NULL: no memory. */
+json_t *json_text(const void *p, size_t n);
