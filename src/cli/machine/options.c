@@ -11,7 +11,7 @@
 
 #include "base/cleanup.h"
 #include "cli/cli.h"
-#include "cli/machine_internal.h"
+#include "cli/machine/machine_internal.h"
 
 enum {
 	MEMORY_DEFAULT_MIB = 512,

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "cli/cli.h"
-#include "cli/machine_internal.h"
+#include "cli/machine/machine_internal.h"
 
 struct screen {
 	struct termios saved;

@@ -1,5 +1,5 @@
 /*
- * cli/machine_internal.h - between the files of 'panda machine'
+ * cli/machine/machine_internal.h - between the files of 'panda machine'
  */
 #pragma once
 #include "machine/machine.h"

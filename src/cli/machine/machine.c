@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "cli/cli.h"
-#include "cli/machine_internal.h"
+#include "cli/machine/machine_internal.h"
 #include "engine/engines.h"
 #include "jail/jail.h"
 
