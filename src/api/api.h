@@ -61,9 +61,8 @@ struct call {
 	char token[16]; /* public prefix of the token; "" without one */
 	bool admin;
 	struct quota quota;
-	char *
-	    param[API_PARAMS_MAX]; /* decoded, in order of the pattern; the last may be {rest...} */
-	struct sandbox *sb;        /* valid until the handler returns: keep its id, not this */
+	char *param[API_PARAMS_MAX]; /* decoded, in order of the pattern; {rest...} is the last */
+	struct sandbox *sb;          /* valid until the handler returns: keep its id, not this */
 	json_t *body;
 	unsigned refs;
 	bool piped; /* after http_upgrade(), see call_on_gone() */

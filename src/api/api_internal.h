@@ -169,7 +169,7 @@ json_t *templates_json(struct call *c);
 bool parse_since(const char *text, uint64_t *ret_ms);
 
 /* egress_allowlist, egress and egress_limits of a body, in the form of host/network.h; what the
- * body does not name stays as it is now (may be NULL). *ret NULL: the host's default. Caller owns.
- */
+ * body does not name stays as it is now (may be NULL). *ret NULL: the host's default. Caller
+ * owns. */
 int egress_parse(const json_t *body, const json_t *now, json_t **ret, struct err *e);
 json_t *egress_list(const json_t *egress); /* a new reference; null when there is no list */

@@ -14,8 +14,8 @@ enum {
 	IGNORE_LINE_MAX = 1024,
 };
 
-/* path: relative to where the file is, without "." and "..". Lines that are too long say nothing.
- */
+/* path: relative to where the file is, without "." and "..". Lines that are too long say
+ * nothing. */
 bool ignore_leaves_out(const char *text, const char *path);
 /* Are there exceptions: may something in a directory that is left out stay? */
 bool ignore_has_exceptions(const char *text);

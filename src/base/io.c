@@ -199,8 +199,10 @@ ssize_t io_recv_fds(int sock, void *buf, size_t n, int *fds, size_t *nfds)
 {
 	char ctrl[CMSG_SPACE(sizeof(int) * FDS_MAX)] __attribute__((aligned(8)));
 	struct iovec iov = {.iov_base = buf, .iov_len = n};
-	struct msghdr m = {
-	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctrl, .msg_controllen = sizeof(ctrl)};
+	struct msghdr m = {.msg_iov = &iov,
+	                   .msg_iovlen = 1,
+	                   .msg_control = ctrl,
+	                   .msg_controllen = sizeof(ctrl)};
 	size_t got = 0, cap = nfds ? *nfds : 0;
 	bool overflow = false;
 	ssize_t r;

@@ -51,8 +51,8 @@ void loop_io_del(struct loop *l, struct loop_io *io); /* before the fd is closed
 int loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t at_ms);
 void loop_timer_clear(struct loop *l, struct loop_timer *t);
 
-/* Once, when all other callbacks of this round have run; it cannot fail. A set one stays as it is.
- */
+/* Once, when all other callbacks of this round have run; it cannot fail. A set one stays as it
+ * is. */
 void loop_defer(struct loop *l, struct loop_defer *d);
 void loop_defer_cancel(struct loop *l, struct loop_defer *d); /* idle is fine */
 

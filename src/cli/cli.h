@@ -175,8 +175,8 @@ long long ji(const json_t *j, const char *key);
  */
 int cli_call(struct cli *c, const char *method, char *path, json_t *body, json_t **ret);
 
-/* DELETE of this path for each argument; at least one. A failure does not keep it from the others.
- */
+/* DELETE of this path for each argument; at least one. A failure does not keep it from the
+ * others. */
 int cli_delete_each(struct cli *c, const char *fmt);
 
 /* ---- which one was meant ---- */

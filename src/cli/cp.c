@@ -118,8 +118,8 @@ static int put_at(struct copy *k, int dirfd, const char *name, const char *to, i
 	struct stat st;
 	ssize_t n;
 
-	/* What was named on the command line may be a link to what is meant; what is found is not.
-	 */
+	/* What was named on the command line may be a link to what is meant; what is found is
+	 * not. */
 	if (fstatat(dirfd, name, &st, depth ? AT_SYMLINK_NOFOLLOW : 0) < 0)
 		return complain(k, "read", name, errno);
 	if (S_ISLNK(st.st_mode)) {
@@ -212,8 +212,8 @@ static int get_file(struct copy *k, const char *from, int dirfd, const char *nam
 		return fd < 0 ? complain(k, "write", name, errno) : get_bytes(k, from, fd, name);
 	}
 	snprintf(temp, sizeof(temp), ".panda-cp.%d.%lld", (int)getpid(), k->files);
-	/* Without a name until it is whole, where the file system can: nothing is left of a kill.
-	 */
+	/* Without a name until it is whole, where the file system can: nothing is left of a
+	 * kill. */
 	fd = openat(dirfd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
 	unnamed = fd >= 0;
 	if (!unnamed)
@@ -299,7 +299,7 @@ static int get_dir(struct copy *k, const char *from, int parent, const char *nam
 	if (fd < 0)
 		return complain(k, "open", name, errno);
 	json_array_foreach(json_object_get(reply, "entries"), i, entry)
-	    get_entry(k, from, fd, entry, depth);
+		get_entry(k, from, fd, entry, depth);
 	/* Last: a directory that may not be written to could not have been filled. */
 	if (fchmod(fd, mode & 0777) < 0)
 		return complain(k, "chmod", name, errno);

@@ -68,7 +68,8 @@ static int run(struct cli *c)
 	if (c->json)
 		cli_json(cli_list(reply, "events"));
 	else
-		json_array_foreach((json_t *)cli_list(reply, "events"), i, ev) print(ev);
+		json_array_foreach((json_t *)cli_list(reply, "events"), i, ev)
+			print(ev);
 	return CLI_OK;
 }
 

@@ -345,8 +345,9 @@ static void *feed_stdin(void *arg)
 /* head is taken, also when this fails. */
 static int start_feeder(struct cli *c, const char *id, const char *exec, char *head, size_t nhead)
 {
-	struct panda_config cfg = {
-	    .url = panda_url(c->panda), .ca_file = cli_str(c, KEY_CA_FILE, NULL), .timeout_ms = -1};
+	struct panda_config cfg = {.url = panda_url(c->panda),
+	                           .ca_file = cli_str(c, KEY_CA_FILE, NULL),
+	                           .timeout_ms = -1};
 	struct feeder *f = calloc(1, sizeof(*f));
 	struct panda_error e;
 	pthread_t t;
@@ -381,8 +382,8 @@ static void send_signal(struct cli *c, const char *id, const char *exec, int sig
 		(void)panda_call(c->panda, "POST", path, body, NULL, &e);
 }
 
-/* Reads one connection's worth. 1: it broke, try again; 0: o has the end of it; else an exit code.
- */
+/* Reads one connection's worth. 1: it broke, try again; 0: o has the end of it; else an exit
+ * code. */
 static int read_output(struct cli *c, const char *id, const char *exec, int sigfd, bool ours,
                        struct output *o, int *signals, struct panda_error *e)
 {

@@ -25,7 +25,8 @@ static int run(struct cli *c)
 	if (c->json)
 		cli_json(kids);
 	else
-		json_array_foreach(kids, i, sb) printf("%s\n", js(sb, "id"));
+		json_array_foreach(kids, i, sb)
+			printf("%s\n", js(sb, "id"));
 	return CLI_OK;
 }
 

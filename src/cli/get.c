@@ -28,7 +28,8 @@ void cli_fields(json_t *j)
 	const char *key;
 	json_t *v;
 
-	json_object_foreach(j, key, v) print_value(key, v);
+	json_object_foreach(j, key, v)
+		print_value(key, v);
 }
 
 static int run(struct cli *c)

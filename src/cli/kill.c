@@ -55,8 +55,9 @@ static int kill_all(struct cli *c, json_t *done)
 		if (!sure(json_array_size(list)))
 			return cli_die("nothing was killed");
 	}
-	json_array_foreach((json_t *)list, i, sb) if (kill_one(c, js(sb, "id"), true, done)) code =
-	    CLI_PANDA;
+	json_array_foreach((json_t *)list, i, sb)
+		if (kill_one(c, js(sb, "id"), true, done))
+			code = CLI_PANDA;
 	return code;
 }
 

@@ -80,13 +80,13 @@ static int run(struct cli *c)
 		return CLI_OK;
 	}
 	if (cli_has(c, 'q')) {
-		json_array_foreach((json_t *)list, i, sb) printf("%s\n", js(sb, "id"));
+		json_array_foreach((json_t *)list, i, sb)
+			printf("%s\n", js(sb, "id"));
 		return CLI_OK;
 	}
 	len = show_short(list);
 	table_init(&t, "ID STATUS TEMPLATE MEMORY AGE ENDS NAME");
-	json_array_foreach((json_t *)list, i, sb)
-	{
+	json_array_foreach((json_t *)list, i, sb) {
 		const char *name = js(sb, "name");
 		char age[16], ends[24];
 

@@ -42,8 +42,7 @@ static int run(struct cli *c)
 		return CLI_OK;
 	}
 	table_init(&t, "PORT LISTENS SOURCE LABEL PROXY");
-	json_array_foreach((json_t *)cli_list(reply, "ports"), i, v)
-	{
+	json_array_foreach((json_t *)cli_list(reply, "ports"), i, v) {
 		table_add(&t, "%lld", ji(v, "port"));
 		table_add(&t, "%s", json_is_true(json_object_get(v, "listening")) ? "yes" : "no");
 		table_add(&t, "%s", js(v, "source"));

@@ -23,8 +23,7 @@ static int run(struct cli *c)
 		return CLI_OK;
 	}
 	table_init(&t, "EXEC PID STATE OUTPUT COMMAND");
-	json_array_foreach((json_t *)list, i, x)
-	{
+	json_array_foreach((json_t *)list, i, x) {
 		show_size(ji(x, "stdout_to") + ji(x, "stderr_to"), size, sizeof(size));
 		table_add(&t, "%s", js(x, "id"));
 		table_add(&t, "%lld", ji(x, "pid"));

@@ -63,8 +63,7 @@ static int ls(struct cli *c)
 	}
 	len = show_short(list);
 	table_init(&t, "ID TEMPLATE SIZE AGE SANDBOX NAME");
-	json_array_foreach((json_t *)list, i, s)
-	{
+	json_array_foreach((json_t *)list, i, s) {
 		show_age(js(s, "created_at"), now, age, sizeof(age));
 		show_size(ji(s, "size_bytes"), size, sizeof(size));
 		table_add(&t, "%.*s", len, js(s, "id"));
@@ -187,13 +186,11 @@ static void draw(const json_t *snaps, const json_t *boxes, const json_t *s, int 
 
 	show_clean(js(s, "name"), name, sizeof(name));
 	printf("%*s%.8s %s\n", 2 * depth, "", js(s, "id"), name);
-	json_array_foreach((json_t *)boxes, i, sb)
-	{
+	json_array_foreach((json_t *)boxes, i, sb) {
 		if (depth >= TREE_DEPTH || strcmp(js(sb, "from_snapshot"), js(s, "id")) != 0)
 			continue;
 		printf("%*ssandbox %.8s %s\n", 2 * depth + 2, "", js(sb, "id"), js(sb, "status"));
-		json_array_foreach((json_t *)snaps, k, t)
-		{
+		json_array_foreach((json_t *)snaps, k, t) {
 			if (!strcmp(js(t, "sandbox_id"), js(sb, "id")))
 				draw(snaps, boxes, t, depth + 2);
 		}
@@ -206,12 +203,10 @@ static bool has_root(const json_t *snaps, const json_t *boxes, const json_t *s)
 	json_t *sb, *t;
 	size_t i, k;
 
-	json_array_foreach((json_t *)boxes, i, sb)
-	{
+	json_array_foreach((json_t *)boxes, i, sb) {
 		if (strcmp(js(sb, "id"), js(s, "sandbox_id")) != 0)
 			continue;
-		json_array_foreach((json_t *)snaps, k, t)
-		{
+		json_array_foreach((json_t *)snaps, k, t) {
 			if (!strcmp(js(t, "id"), js(sb, "from_snapshot")))
 				return true;
 		}
@@ -234,8 +229,7 @@ static int tree(struct cli *c)
 		cli_json(list);
 		return CLI_OK;
 	}
-	json_array_foreach((json_t *)list, i, s)
-	{
+	json_array_foreach((json_t *)list, i, s) {
 		if (has_root(list, cli_list(boxes, "items"), s))
 			continue;
 		printf("of %.8s\n", *js(s, "sandbox_id") ? js(s, "sandbox_id") : "nobody");

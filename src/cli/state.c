@@ -49,8 +49,7 @@ static int checkpoints(struct cli *c)
 		return CLI_OK;
 	}
 	table_init(&t, "STEPS ID AGE SIZE NAME");
-	json_array_foreach((json_t *)cli_list(reply, "checkpoints"), i, p)
-	{
+	json_array_foreach((json_t *)cli_list(reply, "checkpoints"), i, p) {
 		show_age(js(p, "created_at"), now, age, sizeof(age));
 		show_size(ji(p, "size_bytes"), size, sizeof(size));
 		table_add(&t, "%zu", i + 1);
@@ -133,8 +132,7 @@ static void print_changes(const json_t *reply, const char *key, char sign)
 	json_t *f;
 	size_t i;
 
-	json_array_foreach(json_object_get(reply, key), i, f)
-	{
+	json_array_foreach(json_object_get(reply, key), i, f) {
 		print_path(sign, js(f, "path"), !strcmp(js(f, "type"), "directory") ? "/" : "");
 		show_said(js(f, "unified"), stdout);
 	}
@@ -194,7 +192,7 @@ static void print_paths(const json_t *reply, const char *key, char sign)
 	size_t i;
 
 	json_array_foreach(json_object_get(reply, key), i, path)
-	    print_path(sign, json_string_value(path), "");
+		print_path(sign, json_string_value(path), "");
 }
 
 static int merge_run(struct cli *c)
@@ -271,7 +269,7 @@ static int race_run(struct cli *c)
 		cli_json(reply);
 	} else {
 		json_array_foreach(json_object_get(reply, "outcomes"), i, o)
-		    fprintf(stderr, "%-6s %s\n", js(o, "state"), c->argv[i]);
+			fprintf(stderr, "%-6s %s\n", js(o, "state"), c->argv[i]);
 		fputs(js(json_object_get(reply, "result"), "stdout"), stderr);
 		if (*js(json_object_get(reply, "winner"), "id"))
 			printf("%s\n", js(json_object_get(reply, "winner"), "id"));
@@ -314,7 +312,7 @@ static int promote_run(struct cli *c)
 		cli_json(reply);
 	else
 		json_array_foreach(json_object_get(reply, "deleted"), i, gone)
-		    printf("%s\n", json_string_value(gone));
+			printf("%s\n", json_string_value(gone));
 	return json_object_size(json_object_get(reply, "failures")) ? 1 : CLI_OK;
 }
 

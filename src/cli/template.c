@@ -20,8 +20,7 @@ static int ls(struct cli *c)
 		return CLI_OK;
 	}
 	table_init(&t, "NAME CPU MEMORY DISK RUNNER BAKED WHAT");
-	json_array_foreach((json_t *)cli_list(reply, "items"), i, v)
-	{
+	json_array_foreach((json_t *)cli_list(reply, "items"), i, v) {
 		const char *what = js(v, "description");
 
 		show_size(ji(v, "size_bytes"), size, sizeof(size));

@@ -298,8 +298,7 @@ int cmd_template_builds(struct cli *c)
 		return CLI_OK;
 	}
 	table_init(&t, "BUILD TEMPLATE STATUS AGE ERROR");
-	json_array_foreach((json_t *)cli_list(reply, "items"), i, v)
-	{
+	json_array_foreach((json_t *)cli_list(reply, "items"), i, v) {
 		show_age(js(v, "started_at"), time(NULL), age, sizeof(age));
 		table_add(&t, "%s", js(v, "id"));
 		table_add(&t, "%s", js(v, "name"));

@@ -57,8 +57,7 @@ static int ls(struct cli *c)
 		return CLI_OK;
 	}
 	table_init(&t, "PREFIX AGE SCOPES TENANT LABEL");
-	json_array_foreach((json_t *)list, i, v)
-	{
+	json_array_foreach((json_t *)list, i, v) {
 		const char *scope =
 		    json_string_value(json_array_get(json_object_get(v, "scopes"), 0));
 

@@ -35,8 +35,7 @@ static int measure(struct cli *c, json_t **ret)
 
 	if (panda_list(c->panda, &reply, &e) < 0)
 		return cli_say(c, &e);
-	json_array_foreach((json_t *)cli_list(reply, "items"), i, sb)
-	{
+	json_array_foreach((json_t *)cli_list(reply, "items"), i, sb) {
 		autofree char *path = panda_path("/v1/sandboxes/%s/metrics", js(sb, "id"));
 		json_t *row =
 		    json_pack("{s:s, s:s, s:s, s:I, s:s}", "id", js(sb, "id"), "status",

@@ -22,11 +22,13 @@ static int run(struct cli *c)
 		json_t *sb, *out = json_array();
 		size_t i;
 
-		json_array_foreach((json_t *)cli_list(reply, "items"), i, sb) json_array_append_new(
-		    out, json_pack("{s:O, s:O*, s:O*, s:O*}", "id", json_object_get(sb, "id"),
-		                   "parent_id", json_object_get(sb, "parent_id"), "status",
-		                   json_object_get(sb, "status"), "template",
-		                   json_object_get(sb, "template")));
+		json_array_foreach((json_t *)cli_list(reply, "items"), i, sb)
+			json_array_append_new(out,
+			                      json_pack("{s:O, s:O*, s:O*, s:O*}", "id",
+			                                json_object_get(sb, "id"), "parent_id",
+			                                json_object_get(sb, "parent_id"), "status",
+			                                json_object_get(sb, "status"), "template",
+			                                json_object_get(sb, "template")));
 		cli_json(out);
 		json_decref(out);
 		return CLI_OK;

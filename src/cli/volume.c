@@ -52,8 +52,10 @@ static void holders(const json_t *v, char *buf, size_t n)
 	size_t i, at = 0;
 
 	*buf = 0;
-	json_array_foreach(list, i, id) if (at < n) at +=
-	    (size_t)snprintf(buf + at, n - at, "%s%.8s", i ? "," : "", json_string_value(id));
+	json_array_foreach(list, i, id)
+		if (at < n)
+			at += (size_t)snprintf(buf + at, n - at, "%s%.8s", i ? "," : "",
+			                       json_string_value(id));
 }
 
 /* What came of it: its name, or all of it. */
@@ -115,8 +117,7 @@ static int show(const json_t *list)
 	size_t i;
 
 	table_init(&t, "NAME KIND SIZE USED AGE SANDBOXES");
-	json_array_foreach((json_t *)list, i, v)
-	{
+	json_array_foreach((json_t *)list, i, v) {
 		show_size(ji(v, "size_mb") << 20, size, sizeof(size));
 		show_size(ji(v, "used_bytes"), used, sizeof(used));
 		show_age(js(v, "created_at"), now, age, sizeof(age));

@@ -31,8 +31,8 @@ uint64_t conn_deadline(int timeout_ms)
 	return timeout_ms ? mono_ms() + (uint64_t)timeout_ms : 0;
 }
 
-/* 0 when the fd is ready, -EAGAIN at the deadline, -EINTR: somebody wants the caller's attention.
- */
+/* 0 when the fd is ready, -EAGAIN at the deadline, -EINTR: somebody wants the caller's
+ * attention. */
 static int wait_fd(int fd, short events, uint64_t deadline)
 {
 	struct pollfd p = {.fd = fd, .events = events};

@@ -116,8 +116,8 @@ PANDA_API int panda_stream_next(struct panda_stream *s, int timeout_ms, struct p
 PANDA_API int panda_stream_fd(const struct panda_stream *s);
 PANDA_API void panda_stream_close(struct panda_stream *s);
 
-/* All of a stream, one call per event. A callback that returns non-zero ends it; that is returned.
- */
+/* All of a stream, one call per event. A callback that returns non-zero ends it; that is
+ * returned. */
 typedef int (*panda_event_fn)(void *arg, const struct panda_event *ev);
 PANDA_API int panda_events(struct panda *p, const char *method, const char *path, json_t *body,
                            panda_event_fn fn, void *arg, struct panda_error *e);

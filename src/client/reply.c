@@ -135,8 +135,8 @@ static int read_head(const struct request *q, struct reply *ret, uint64_t deadli
 			st->len -= (size_t)end;
 			if (st->head.status >= 200 || st->head.status == 101)
 				return 0;
-			/* 100 and friends: the real one follows. Nothing points into buf any more.
-			 */
+			/* 100 and friends: the real one follows. Nothing points into buf any
+			 * more. */
 			memmove(st->buf, st->at, st->len);
 			st->at = st->buf;
 			scanned = 0;
@@ -204,9 +204,10 @@ static int attempt(struct panda *p, const struct request *q, bool kept, struct r
 	} else if (r < 0) {
 		return conn_errno(e, r, "while sending", p->target.url);
 	}
-	r = read_head(
-	    q, ret,
-	    conn_deadline(q->own_conn ? MAX(p->timeout_ms, CLIENT_REPLY_MS) : p->timeout_ms), &why);
+	r = read_head(q, ret,
+	              conn_deadline(q->own_conn ? MAX(p->timeout_ms, CLIENT_REPLY_MS)
+	                                        : p->timeout_ms),
+	              &why);
 	if (r == -EPIPE && kept && !q->source)
 		return 1;
 	if (r == -EBADMSG)

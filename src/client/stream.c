@@ -19,8 +19,10 @@ int panda_stream_open(struct panda *p, const char *method, const char *path, jso
                       struct panda_stream **ret, struct panda_error *e)
 {
 	autofree char *text = NULL;
-	struct request q = {
-	    .method = method, .path = path, .accept = "text/event-stream", .own_conn = true};
+	struct request q = {.method = method,
+	                    .path = path,
+	                    .accept = "text/event-stream",
+	                    .own_conn = true};
 	struct panda_stream *s;
 	int r;
 

@@ -162,8 +162,9 @@ static int broke(const struct panda_ws *w, struct panda_error *e)
 
 int panda_ws_send(struct panda_ws *w, bool text, const void *data, size_t n, struct panda_error *e)
 {
-	struct wslay_event_msg m = {
-	    .opcode = text ? WSLAY_TEXT_FRAME : WSLAY_BINARY_FRAME, .msg = data, .msg_length = n};
+	struct wslay_event_msg m = {.opcode = text ? WSLAY_TEXT_FRAME : WSLAY_BINARY_FRAME,
+	                            .msg = data,
+	                            .msg_length = n};
 	int r;
 
 	if (w->failed || w->ended || !wslay_event_get_write_enabled(w->ctx))
@@ -195,12 +196,13 @@ int panda_ws_recv(struct panda_ws *w, int timeout_ms, struct panda_message *ret,
 			w->first = w->first->next;
 			if (!w->first)
 				w->last = &w->first;
-			*ret = (struct panda_message){
-			    .text = w->given->text, .data = w->given->data, .len = w->given->len};
+			*ret = (struct panda_message){.text = w->given->text,
+			                              .data = w->given->data,
+			                              .len = w->given->len};
 			return 1;
 		}
-		/* A server that goes away without the closing handshake has ended it all the same.
-		 */
+		/* A server that goes away without the closing handshake has ended it all the
+		 * same. */
 		if (w->ended || wslay_event_get_close_received(w->ctx))
 			return 0;
 		if (w->failed)

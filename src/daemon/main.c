@@ -118,9 +118,10 @@ static int listen_tcp(const char *where, int *ret, struct err *e)
 	                                                                                : 0;
 	freeaddrinfo(ai);
 	if (r < 0)
-		return err_set(
-		    e, -r, "bad_config", "cannot listen on %s: %s%s", where, strerror(-r),
-		    r == -EADDRINUSE ? " (choose another with --set listen=ADDRESS:PORT)" : "");
+		return err_set(e, -r, "bad_config", "cannot listen on %s: %s%s", where,
+		               strerror(-r),
+		               r == -EADDRINUSE ? " (choose another with --set listen=ADDRESS:PORT)"
+		                                : "");
 	*ret = take_fd(&fd);
 	return 0;
 }

@@ -93,8 +93,8 @@ int parcel_begin(struct host *h, const char *id, struct parcel_in **ret, struct 
 	return 0;
 }
 
-/* How many pages the memory or disk has that this layer is of; 0: the manifest has no such layer.
- */
+/* How many pages the memory or disk has that this layer is of; 0: the manifest has no such
+ * layer. */
 static uint64_t pages_of(const struct manifest *m, const char *hex)
 {
 	char data[LAYER_NAME], map[LAYER_NAME];

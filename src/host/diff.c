@@ -310,9 +310,9 @@ static json_t *change_json(const struct change *c)
 		                    json_pack("{s:s, s:I, s:s}", "type", word_of(c->from.type),
 		                              "size", (json_int_t)c->from.size, "mode", mode));
 		if (c->text)
-			json_object_set_new(
-			    j, "unified",
-			    json_sprintf("--- a%s\n+++ b%s\n%s", c->path, c->path, c->text));
+			json_object_set_new(j, "unified",
+			                    json_sprintf("--- a%s\n+++ b%s\n%s", c->path, c->path,
+			                                 c->text));
 	}
 	return j;
 }

@@ -15,6 +15,13 @@ enum {
 	FORK_MAX = 64, /* children of one call; the API has a limit of its own */
 };
 
+struct child {
+	struct op op; /* keeps others from the child until it runs */
+	struct fork *fork;
+	struct sandbox *sb;
+	struct start_job job;
+};
+
 struct fork {
 	struct op op;
 	struct host *host;
@@ -26,12 +33,7 @@ struct fork {
 	json_t *parents;                /* what that was made from */
 	struct volume_sources *sources; /* NULL: no volume to be copied */
 	struct engine_image image;
-	struct child {
-		struct op op; /* keeps others from the child until it runs */
-		struct fork *fork;
-		struct sandbox *sb;
-		struct start_job job;
-	} * children;
+	struct child *children;
 	size_t count, left;
 	struct host_forked result;
 	uint64_t asked_ns, stop_ns;

@@ -519,8 +519,7 @@ void volume_freeze_all(struct host *h, const char *machine, const json_t *list)
 		return;
 	guest_set_deadline(g, SETTLE_MS);
 	guest_sync(g, NULL); /* also where there is no fsfreeze */
-	json_array_foreach(list, i, item)
-	{
+	json_array_foreach(list, i, item) {
 		const char *path = json_string_value(json_object_get(item, "path"));
 		char *argv[] = {"fsfreeze", "-f", (char *)path, NULL};
 		struct guest_exec x = {.argv = argv};

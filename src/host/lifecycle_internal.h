@@ -34,6 +34,6 @@ void life_run(struct life *l, void (*work)(void *arg), void (*done)(void *arg));
 /* For the pool: the machine stands still, or goes on. */
 int machine_control(struct host *h, const char *id, bool pause, struct err *e);
 
-/* For the pool: what a sandbox sleeps in or has slept in goes, and the layers that only this had.
- */
+/* For the pool: what a sandbox sleeps in or has slept in goes, and the layers that only this
+ * had. */
 void drop_sleep(struct host *h, const char *sandbox_id);

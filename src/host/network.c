@@ -150,8 +150,7 @@ static int policy_of(const json_t *egress, struct net_policy **ret, struct err *
 	*ret = NULL;
 	if (!allow)
 		return 0;
-	json_array_foreach(allow, i, v)
-	{
+	json_array_foreach(allow, i, v) {
 		if (n == NET_POLICY_ENTRIES_MAX || !json_is_string(v))
 			return err_set(e, E2BIG, "bad_request",
 			               "egress_allowlist: at most %d entries, all of them text",
@@ -325,8 +324,10 @@ void network_take(struct sandbox *sb, void (*ready)(void *arg, const struct err 
 		ready(arg, &e);
 		return;
 	}
-	*t = (struct taking){
-	    .wait = {.fn = take_again, .arg = t}, .sb = sb, .ready = ready, .arg = arg};
+	*t = (struct taking){.wait = {.fn = take_again, .arg = t},
+	                     .sb = sb,
+	                     .ready = ready,
+	                     .arg = arg};
 	net_wait(sb->host->net, &t->wait);
 }
 

@@ -279,8 +279,8 @@ static bool found(void *arg, struct db_row *row)
 	return false;
 }
 
-/* The host went down when they had just been deleted: their files know it, the record did not yet.
- */
+/* The host went down when they had just been deleted: their files know it, the record did not
+ * yet. */
 static void forget_deleted(struct host *h, struct tally *t)
 {
 	struct ids list = {0};

@@ -597,8 +597,7 @@ static bool volumes_differ(const struct checkpoint *c, const struct sandbox *sb)
 	const json_t *item;
 	size_t i;
 
-	json_array_foreach(sb->spec.volumes, i, item)
-	{
+	json_array_foreach(sb->spec.volumes, i, item) {
 		if (!json_is_true(json_object_get(item, "read_only")))
 			return true;
 	}

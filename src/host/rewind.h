@@ -12,14 +12,15 @@
  *
  *   old machine runs         old and new run             new machine runs
  *   record: old       --->   record: old        --->     record: new        --->  old one removed
- *              rewind.begun          rewind.started             rewind.recorded rewind.cleaned
+ *              rewind.begun          rewind.started          rewind.recorded        rewind.cleaned
  *
  * Volumes do not go back: the sandbox keeps those it has now, with what is on them now. They are
  * mounted anew where they were written or changed since, and files that were open on them then give
  * I/O errors:
  *
- *   ... record: new, volumes pending  --->  old one frozen, removed  --->  volumes attached,
- * mounted rewind.recorded                 rewind.stopped             rewind.cleaned
+ *   ... record: new,         old one frozen,         volumes attached
+ *   volumes pending   --->   removed          --->   and mounted
+ *               rewind.recorded         rewind.stopped          rewind.cleaned
  *
  * Kinds of errors: checkpoint_not_found, volume_busy, quota_exceeded, and those of host/host.h.
  */

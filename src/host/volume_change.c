@@ -133,7 +133,8 @@ static unsigned free_slot(const json_t *list)
 	const json_t *item;
 	size_t i;
 
-	json_array_foreach(list, i, item) used |= 1u << volume_slot(item, i);
+	json_array_foreach(list, i, item)
+		used |= 1u << volume_slot(item, i);
 	while (used >> slot & 1)
 		slot++;
 	return slot;
@@ -253,8 +254,7 @@ static int detach_prepare(struct change *c, struct sandbox *sb, struct err *e)
 	int r;
 
 	c->which = json_array_size(sb->spec.volumes);
-	json_array_foreach(sb->spec.volumes, i, item)
-	{
+	json_array_foreach(sb->spec.volumes, i, item) {
 		const char *has = json_string_value(json_object_get(item, "name"));
 
 		if (has && !strcmp(has, c->name))

@@ -77,8 +77,7 @@ struct sandbox *volume_holder(struct host *h, const char *tenant, const char *na
 
 		if (sb == except || strcmp(sb->tenant, tenant) != 0 || sb->state == SANDBOX_FAILED)
 			continue;
-		json_array_foreach(sb->spec.volumes, i, item)
-		{
+		json_array_foreach(sb->spec.volumes, i, item) {
 			if (!strcmp(text(item, "name"), name) && !volume_is_copy(item) &&
 			    (volume_writable(item) || !writers_only))
 				return sb;
@@ -125,8 +124,7 @@ int volume_check_one(struct host *h, const char *tenant, const json_t *list, siz
 		return err_set(e, EINVAL, "bad_request",
 		               "volumes[%zu] needs a name, and an absolute path to be mounted at",
 		               i);
-	json_array_foreach(list, k, other)
-	{
+	json_array_foreach(list, k, other) {
 		if (k < i &&
 		    (!strcmp(text(other, "name"), name) || !strcmp(text(other, "path"), path)))
 			return err_set(e, EINVAL, "bad_request",
@@ -150,8 +148,7 @@ int volume_check_again(struct host *h, const struct sandbox *sb, struct err *e)
 	size_t i;
 	int r = 0;
 
-	json_array_foreach(sb->spec.volumes, i, item)
-	{
+	json_array_foreach(sb->spec.volumes, i, item) {
 		if (r == 0 && !volume_is_copy(item))
 			r = check_lease(h, sb->tenant, item, sb, e);
 	}
@@ -167,8 +164,7 @@ int volume_open_all(struct host *h, const char *tenant, const char *sandbox, con
 	size_t i;
 	int r = 0;
 
-	json_array_foreach(list, i, item)
-	{
+	json_array_foreach(list, i, item) {
 		struct engine_volume *v = &ret[volume_slot(item, i)];
 		char path[PATH_MAX];
 		uint64_t size;
@@ -203,8 +199,7 @@ json_t *volume_list_of_child(const json_t *list)
 	json_t *copy = list ? json_deep_copy(list) : NULL, *item;
 	size_t i;
 
-	json_array_foreach(copy, i, item)
-	{
+	json_array_foreach(copy, i, item) {
 		json_object_set_new(item, "slot", json_integer(volume_slot(item, i)));
 		if (volume_writable(item))
 			json_object_set_new(item, "copy", json_integer((json_int_t)i));
@@ -221,8 +216,7 @@ int volume_sources(struct host *h, const struct sandbox *sb, struct volume_sourc
 
 	ret->n = 0;
 	ret->used = 0;
-	json_array_foreach(sb->spec.volumes, i, item)
-	{
+	json_array_foreach(sb->spec.volumes, i, item) {
 		struct stat st;
 
 		ret->path[i][0] = 0;
@@ -352,8 +346,7 @@ int volume_want_all(struct host *h, const struct sandbox *sb, struct volume_want
 	int r = 0;
 
 	*ret = (struct volume_wants){.list = json_incref(sb->spec.volumes)};
-	json_array_foreach(sb->spec.volumes, i, item)
-	{
+	json_array_foreach(sb->spec.volumes, i, item) {
 		struct machine_volume *v = &ret->v[i];
 		struct stat st;
 
@@ -383,8 +376,10 @@ json_t *volume_list_with_slots(const json_t *list, const struct volume_wants *w)
 	json_t *copy = list ? json_deep_copy(list) : json_array(), *item;
 	size_t i;
 
-	json_array_foreach(copy, i, item) json_object_set_new(
-	    item, "slot", json_integer(w && i < w->n ? w->v[i].slot : volume_slot(item, i)));
+	json_array_foreach(copy, i, item)
+		json_object_set_new(item, "slot",
+		                    json_integer(w && i < w->n ? w->v[i].slot
+		                                               : volume_slot(item, i)));
 	return copy;
 }
 

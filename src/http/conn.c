@@ -531,8 +531,8 @@ static int settle_events(struct http_conn *c)
 	bool in = wants_in(c);
 	uint32_t ev = c->hup ? 0 : EPOLLRDHUP;
 
-	/* Not wanted, but nothing has come either: leave it, most often it is wanted again before.
-	 */
+	/* Not wanted, but nothing has come either: leave it, most often it is wanted again
+	 * before. */
 	if ((in && !c->hup) || (!in && !c->saw_in && (c->io.events & EPOLLIN)))
 		ev |= EPOLLIN;
 	if (c->send_wants_in)

@@ -39,8 +39,8 @@ struct http_config {
 
 	/* The head is here. The handler may reply at once or later. */
 	void (*handler)(void *arg, struct http_req *r);
-	/* Called when a reply is complete or the client is gone: for logs and metrics. May be NULL.
-	 */
+	/* Called when a reply is complete or the client is gone: for logs and metrics. May be
+	 * NULL. */
 	void (*logged)(void *arg, const struct http_req *r, int status, uint64_t bytes_out,
 	               uint64_t took_us, bool aborted);
 	/*
@@ -114,8 +114,8 @@ void http_body_more(struct http_req *r); /* the piece is dealt with: the next on
  * and Content-Length and Transfer-Encoding, which are http_begin's, are dropped. */
 void http_add_header(struct http_req *r, const char *name, const char *value);
 
-/* All of it. Copied. type NULL: no body type. An unread body is drained or the connection closed.
- */
+/* All of it. Copied. type NULL: no body type. An unread body is drained or the connection
+ * closed. */
 void http_reply(struct http_req *r, int status, const char *type, const void *p, size_t n);
 
 /* In pieces: length -1 is sent chunked. Then http_send() as often as wanted, and http_finish(). */

@@ -1,11 +1,12 @@
 /*
  * http/server_internal.h - what server.c, conn.c, request.c and transport.c share
  *
- *             accepted                   head whole              reply out
- *   (refused) ───┬──────────► CONN_HEAD ───────────► CONN_REQUEST ─────┬──► CONN_HEAD
- *                │                │ bad head                │          └──► CONN_DRAIN ──►
- * CONN_HEAD ▼                ▼                         ▼ body not worth draining  │ too much
- *            CONN_FLUSH ◄─────────┘ ─────────────► CONN_LINGER ◄───────────────────────┘
+ *   accepted             head whole                 reply out
+ *   ───┬──► CONN_HEAD ───────────────► CONN_REQUEST ─────────────► CONN_HEAD
+ *      │        │ bad head                │       │ reply out, body not read
+ *      │refused │                         │       └──────────────► CONN_DRAIN ──► CONN_HEAD
+ *      ▼        ▼      last words out     ▼ body not worth draining    │ too much
+ *      CONN_FLUSH ──────────────────► CONN_LINGER ◄────────────────────┘
  *
  * Nothing is read, parsed or freed inside a call of the API: those only note what is wanted, and
  * conn_run() does it, from an event of the loop or at the end of its round. So a callback may call

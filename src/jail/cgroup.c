@@ -24,8 +24,10 @@ enum {
 static const struct {
 	unsigned bit;
 	const char *name;
-} controllers[] = {
-    {CG_MEMORY, "memory"}, {CG_CPU, "cpu"}, {CG_PIDS, "pids"}, {CG_CPUACCT, "cpuacct"}};
+} controllers[] = {{CG_MEMORY, "memory"},
+                   {CG_CPU, "cpu"},
+                   {CG_PIDS, "pids"},
+                   {CG_CPUACCT, "cpuacct"}};
 
 struct tree {
 	int fd; /* the mount point */

@@ -203,8 +203,8 @@ static int run(struct child_job *job, int *ret_pidfd, pid_t *ret_pid, struct err
 		ca.flags |=
 		    CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
 	pid = child_run(&ca, child_machine, job);
-	/* Its change of uid cleared the flag of the memory we shared: it is ours, so set it back.
-	 */
+	/* Its change of uid cleared the flag of the memory we shared: it is ours, so set it
+	 * back. */
 	if (j->dumpable)
 		prctl(PR_SET_DUMPABLE, 1);
 	if (pid < 0)

@@ -139,8 +139,7 @@ static int get_layers(const json_t *o, const char *key, struct manifest_layers *
 	if (!ret->at)
 		return -ENOMEM;
 	ret->n = json_array_size(v);
-	json_array_foreach(v, i, entry)
-	{
+	json_array_foreach(v, i, entry) {
 		if (json_object_size(entry) != 2 ||
 		    !get_digest(entry, "digest", &ret->at[i].digest) ||
 		    !get_u64(entry, "pages", &ret->at[i].pages))
@@ -160,8 +159,7 @@ static int get_flags(const json_t *o, const char *key, struct manifest_flags *re
 	if (!ret->at)
 		return -ENOMEM;
 	ret->n = json_array_size(v);
-	json_array_foreach(v, i, entry)
-	{
+	json_array_foreach(v, i, entry) {
 		size_t n = json_string_length(entry); /* 0 when it is no string */
 
 		if (n == 0 || n >= MANIFEST_FLAG || !plain(json_string_value(entry)))
@@ -196,8 +194,7 @@ static int get_disks(const json_t *o, const char *key, struct manifest *m)
 
 	if (!json_is_array(v) || json_array_size(v) > MANIFEST_DISKS_MAX)
 		return -EBADMSG;
-	json_array_foreach(v, i, entry)
-	{
+	json_array_foreach(v, i, entry) {
 		m->ndisks = i + 1;
 		r = get_disk(entry, &m->disks[i]);
 		if (r < 0)

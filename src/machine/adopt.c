@@ -74,8 +74,7 @@ static int read_layers(struct machines *ms, int dirfd, pid_t pid, int disk, size
 		r = read_layer(ms, dirfd, path, disk, pages, &l);
 		if (r == 0)
 			r = machine_map_name(name, l->fd);
-		json_array_foreach(list, k, item)
-		{
+		json_array_foreach(list, k, item) {
 			book_text(item, "map", want, sizeof(want));
 			book_text(item, "digest", digest, sizeof(digest));
 			if (r == 0 && digest[0] && strcmp(want, name) == 0)
@@ -158,17 +157,17 @@ static void read_volumes(const json_t *j, struct engine_machine *m)
 	size_t i;
 	json_t *v;
 
-	json_array_foreach(json_object_get(j, "volumes"), i, v)
-	{
+	json_array_foreach(json_object_get(j, "volumes"), i, v) {
 		uint64_t slot = book_int(v, "slot");
 
 		if (slot < ENGINE_VOLUMES_MAX)
-			m->volumes[slot] = (struct engine_volume){
-			    .size = book_int(v, "size"),
-			    .read_only = json_is_true(json_object_get(v, "read_only")),
-			    .fd = -1,
-			    .dev = book_int(v, "dev"),
-			    .ino = book_int(v, "ino")};
+			m->volumes[slot] =
+			    (struct engine_volume){.size = book_int(v, "size"),
+			                           .read_only = json_is_true(
+						       json_object_get(v, "read_only")),
+			                           .fd = -1,
+			                           .dev = book_int(v, "dev"),
+			                           .ino = book_int(v, "ino")};
 	}
 }
 

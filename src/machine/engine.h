@@ -87,8 +87,8 @@ struct engine_image {
 		.state = -1 \
 	}
 
-/* A directory in a machine's directory: for the layers of its disks, maybe on another file system.
- */
+/* A directory in a machine's directory: for the layers of its disks, maybe on another file
+ * system. */
 #define ENGINE_DISKS "disks"
 
 /* In a machine's directory from before a snapshot until its books are written. */

@@ -176,8 +176,9 @@ int guest_stat(struct guest *g, const char *path, bool follow, struct wire_file 
 
 int guest_mkdir(struct guest *g, const char *path, mode_t mode, bool parents, struct err *e)
 {
-	struct wire_mkdir m = {
-	    .path = wire_str(path), .flags = parents ? WIRE_MKDIR_PARENTS : 0, .mode = mode};
+	struct wire_mkdir m = {.path = wire_str(path),
+	                       .flags = parents ? WIRE_MKDIR_PARENTS : 0,
+	                       .mode = mode};
 
 	return guest_ask(g, WIRE_MKDIR, &m, path, e);
 }
@@ -235,8 +236,9 @@ static void cannot_mount(const struct wire_mount *m, char what[160])
 
 int guest_mount(struct guest *g, unsigned volume, const char *path, bool read_only, struct err *e)
 {
-	struct wire_mount m = {
-	    .volume = volume, .flags = read_only ? WIRE_MOUNT_RO : 0, .path = wire_str(path)};
+	struct wire_mount m = {.volume = volume,
+	                       .flags = read_only ? WIRE_MOUNT_RO : 0,
+	                       .path = wire_str(path)};
 	char what[160];
 
 	cannot_mount(&m, what);

@@ -156,9 +156,10 @@ int wait_begin(struct guest *g, uint8_t type, const void *msg, struct wait *w, c
 	int r = guest_start(g, type, msg, &wait_ops, w, &w->call);
 
 	if (r < 0)
-		return err_set(
-		    e, -r, r == -EMSGSIZE ? "too_large" : "guest_unreachable", "%s: %s", what,
-		    r == -EMSGSIZE ? "the request is larger than a frame" : strerror(-r));
+		return err_set(e, -r, r == -EMSGSIZE ? "too_large" : "guest_unreachable", "%s: %s",
+		               what,
+		               r == -EMSGSIZE ? "the request is larger than a frame"
+		                              : strerror(-r));
 	return 0;
 }
 

@@ -136,10 +136,11 @@ static int introduce(int dir, const struct engine_machine *em, const struct mach
 	guest_set_deadline(g, GUEST_ANSWER_MS);
 	for (unsigned i = 0; i < ENGINE_VOLUMES_MAX; i++)
 		if (s->volumes[i].size && s->volumes[i].mount)
-			mounts[n++] = (struct wire_mount){
-			    .volume = i,
-			    .flags = s->volumes[i].read_only ? WIRE_MOUNT_RO : 0,
-			    .path = wire_str(s->volumes[i].mount)};
+			mounts[n++] =
+			    (struct wire_mount){.volume = i,
+			                        .flags =
+			                            s->volumes[i].read_only ? WIRE_MOUNT_RO : 0,
+			                        .path = wire_str(s->volumes[i].mount)};
 	guest_set_meanwhile(g, keep_books, &books);
 	r = guest_reborn_mount(g, &m, mounts, n, e);
 	if (r == 0 && info->volumes_lost && s->umount_lost)

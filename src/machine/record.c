@@ -94,10 +94,11 @@ static json_t *volumes_json(const struct engine_machine *m)
 		const struct engine_volume *v = &m->volumes[i];
 
 		if (v->size)
-			json_array_append_new(
-			    list, json_pack("{s:i, s:I, s:b, s:I, s:I}", "slot", i, "size",
-			                    (json_int_t)v->size, "read_only", v->read_only, "dev",
-			                    (json_int_t)v->dev, "ino", (json_int_t)v->ino));
+			json_array_append_new(list,
+			                      json_pack("{s:i, s:I, s:b, s:I, s:I}", "slot", i,
+			                                "size", (json_int_t)v->size, "read_only",
+			                                v->read_only, "dev", (json_int_t)v->dev,
+			                                "ino", (json_int_t)v->ino));
 	}
 	return list;
 }
@@ -107,8 +108,9 @@ static bool list_names(const json_t *layers, const char *map)
 	const json_t *l;
 	size_t i;
 
-	json_array_foreach(layers, i, l) if (!strcmp(json_string_value(json_object_get(l, "map")),
-	                                             map)) return true;
+	json_array_foreach(layers, i, l)
+		if (!strcmp(json_string_value(json_object_get(l, "map")), map))
+			return true;
 	return false;
 }
 
@@ -130,8 +132,8 @@ static void drop_stale_maps(int dirfd, const json_t *book)
 		if (!dot || strcmp(dot, ".map") != 0 || !strcmp(de->d_name, ENGINE_UNBOOKED))
 			continue;
 		used = list_names(json_object_get(book, "memory"), de->d_name);
-		json_array_foreach(json_object_get(book, "disks"), i, disk) used =
-		    used || list_names(json_object_get(disk, "layers"), de->d_name);
+		json_array_foreach(json_object_get(book, "disks"), i, disk)
+			used = used || list_names(json_object_get(disk, "layers"), de->d_name);
 		if (!used)
 			unlinkat(dirfd, de->d_name, 0);
 	}
@@ -299,8 +301,7 @@ static void note_digests(json_t *list, const struct set *s)
 	json_t *item;
 	size_t k;
 
-	json_array_foreach(list, k, item)
-	{
+	json_array_foreach(list, k, item) {
 		for (size_t i = 0; i < s->n; i++) {
 			char name[64], text[DIGEST_TEXT];
 
@@ -324,8 +325,7 @@ void machine_saved(struct machines *ms, const char *id, const struct engine_imag
 	if (machine_read_book(ms, id, true, &dir, &j, NULL) < 0 || !j)
 		return;
 	note_digests(json_object_get(j, "memory"), &i->memory);
-	json_array_foreach(json_object_get(j, "disks"), d, disk)
-	{
+	json_array_foreach(json_object_get(j, "disks"), d, disk) {
 		if (d < i->ndisks)
 			note_digests(json_object_get(disk, "layers"), &i->disks[d].layers);
 	}

@@ -114,8 +114,7 @@ static void on_packet(struct net_slot *s, const struct nlmsghdr *h)
 	struct nlattr *a;
 	uint32_t addr;
 
-	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg))
-	{
+	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg)) {
 		const char *text = mnl_attr_get_payload(a);
 		size_t n = mnl_attr_get_payload_len(a);
 

@@ -190,8 +190,8 @@ struct record {
 	char target[DNS_NAME_MAX + 1];
 };
 
-/* The next record; what it says matters only for A and CNAME. Owners of others may have any bytes.
- */
+/* The next record; what it says matters only for A and CNAME. Owners of others may have any
+ * bytes. */
 static void get_record(struct reader *r, struct record *ret)
 {
 	struct reader before = *r;
@@ -232,8 +232,8 @@ static void get_record(struct reader *r, struct record *ret)
 		r->bad = true;
 }
 
-/* Walks the answer section from its start and adds what is said about the last name of the chain.
- */
+/* Walks the answer section from its start and adds what is said about the last name of the
+ * chain. */
 static int follow(struct reader r, size_t count, const char *name, struct dns_answer *a)
 {
 	const char *cur = name;

@@ -194,8 +194,8 @@ void net_host_close(const struct host *h)
 		left = 1;
 	nl_close(s);
 	if (left)
-		return; /* of machines that live on, or of somebody else: they still need all of it
-		         */
+		return; /* of machines that live on, or of somebody else: they still need all of
+			 * it */
 	if (h->forward_ours) {
 		forward_path(h, path);
 		io_write_file(AT_FDCWD, path, "0");

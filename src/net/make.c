@@ -152,8 +152,8 @@ static int set_sysctls(char why[MAKE_WHY])
 	    /* Ended ones are told, and their places free, after seconds rather than minutes. */
 	    {"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5", false},
 	    {"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close", "5", false},
-	    /* What a connection through our hands may hold in memory when one side does not read.
-	     */
+	    /* What a connection through our hands may hold in memory when one side does not
+	     * read. */
 	    {"/proc/sys/net/ipv4/tcp_rmem", "4096 65536 524288", true},
 	    {"/proc/sys/net/ipv4/tcp_wmem", "4096 65536 524288", true},
 	    /* Refusals are limited by our rules; the kernel's own limit would make guests wait. */

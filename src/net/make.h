@@ -66,8 +66,8 @@ int make_adopt(int host_ns, int tap, struct make_kit *ret, uint32_t *ret_inner, 
 void make_undo(const struct make_plan *p, struct make_kit *k);
 void make_close(struct make_kit *k); /* only closes */
 
-/* Other limits for a slot that is there; 0: none. It waits for a lock that the kernel has one of.
- */
+/* Other limits for a slot that is there; 0: none. It waits for a lock that the kernel has one
+ * of. */
 int make_shape(int host_ns, int ns, uint64_t up_kbit, uint64_t down_kbit);
 
 /* A socket in another namespace, from any thread. */

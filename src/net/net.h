@@ -33,8 +33,8 @@
 enum {
 	NET_GUEST_PREFIX = 30,
 	NET_GUEST_MTU = 1500,
-	/* Each frame on the tap has a struct virtio_net_hdr of this size in front (IFF_VNET_HDR).
-	 */
+	/* Each frame on the tap has a struct virtio_net_hdr of this size in front
+	 * (IFF_VNET_HDR). */
 	NET_VNET_HDR_LEN = 10,
 	/* With offloads a frame may be this long, its header not counted. */
 	NET_FRAME_MAX = 65535 + 14,

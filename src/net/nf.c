@@ -333,18 +333,14 @@ static int mark_cb(const struct nlmsghdr *h, void *arg)
 	struct nlattr *list, *e, *k, *v;
 
 	/* Elements, each with a key, each with a value: the innermost four bytes are it. */
-	mnl_attr_for_each(list, h, sizeof(struct nfgenmsg))
-	{
+	mnl_attr_for_each(list, h, sizeof(struct nfgenmsg)) {
 		if (mnl_attr_get_type(list) != NFTA_SET_ELEM_LIST_ELEMENTS)
 			continue;
-		mnl_attr_for_each_nested(e, list)
-		{
-			mnl_attr_for_each_nested(k, e)
-			{
+		mnl_attr_for_each_nested(e, list) {
+			mnl_attr_for_each_nested(k, e) {
 				if (mnl_attr_get_type(k) != NFTA_SET_ELEM_KEY)
 					continue;
-				mnl_attr_for_each_nested(v, k)
-				{
+				mnl_attr_for_each_nested(v, k) {
 					if (mnl_attr_get_payload_len(v) == 4)
 						*(uint32_t *)arg = mnl_attr_get_u32(v);
 				}
@@ -383,12 +379,10 @@ static int counter_cb(const struct nlmsghdr *h, void *arg)
 	struct counter *c = arg;
 	struct nlattr *a, *d;
 
-	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg))
-	{
+	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg)) {
 		if (mnl_attr_get_type(a) != NFTA_OBJ_DATA)
 			continue;
-		mnl_attr_for_each_nested(d, a)
-		{
+		mnl_attr_for_each_nested(d, a) {
 			if (mnl_attr_get_payload_len(d) != 8)
 				continue;
 			if (mnl_attr_get_type(d) == NFTA_COUNTER_BYTES)
@@ -430,10 +424,8 @@ static void parse_tuple(const struct nlattr *tuple, uint32_t *src, uint32_t *dst
 {
 	struct nlattr *a, *b;
 
-	mnl_attr_for_each_nested(a, tuple)
-	{
-		mnl_attr_for_each_nested(b, a)
-		{
+	mnl_attr_for_each_nested(a, tuple) {
+		mnl_attr_for_each_nested(b, a) {
 			unsigned type = mnl_attr_get_type(b), len = mnl_attr_get_payload_len(b);
 
 			if (mnl_attr_get_type(a) == CTA_TUPLE_IP && len == 4) {
@@ -459,8 +451,7 @@ static uint64_t parse_bytes(const struct nlattr *counters)
 {
 	struct nlattr *a;
 
-	mnl_attr_for_each_nested(a, counters)
-	{
+	mnl_attr_for_each_nested(a, counters) {
 		if (mnl_attr_get_type(a) == CTA_COUNTERS_BYTES && mnl_attr_get_payload_len(a) == 8)
 			return be64toh(mnl_attr_get_u64(a));
 	}
@@ -475,8 +466,7 @@ int nl_parse_flow(const struct nlmsghdr *h, struct nl_flow *ret)
 	uint8_t proto = 0;
 	struct nlattr *a;
 
-	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg))
-	{
+	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg)) {
 		switch (mnl_attr_get_type(a)) {
 		case CTA_TUPLE_ORIG:
 			parse_tuple(a, &f.src, &f.dst, &f.proto, &f.sport, &f.dport);
@@ -514,8 +504,7 @@ static int cut_cb(const struct nlmsghdr *h, void *arg)
 
 	if (c->error || nl_parse_flow(h, &f) < 0 || !c->cut(c->arg, &f))
 		return MNL_CB_OK;
-	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg))
-	{
+	mnl_attr_for_each(a, h, sizeof(struct nfgenmsg)) {
 		struct nlattr *copy;
 
 		if (mnl_attr_get_type(a) != CTA_TUPLE_ORIG)
@@ -547,9 +536,10 @@ static int flow_dump(struct mnl_socket *nf, mnl_cb_t fn, void *arg)
 {
 	char buf[NL_BUF] __attribute__((aligned(8)));
 
-	return nl_talk(
-	    nf, nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, NLM_F_DUMP, AF_INET, 0),
-	    fn, arg);
+	return nl_talk(nf,
+	               nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, NLM_F_DUMP,
+	                      AF_INET, 0),
+	               fn, arg);
 }
 
 int nl_flow_cut(struct mnl_socket *nf, bool (*cut)(void *arg, const struct nl_flow *f), void *arg)

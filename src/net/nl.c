@@ -206,8 +206,7 @@ static int addr_cb(const struct nlmsghdr *h, void *arg)
 
 	if (ifa->ifa_index != w->index || w->found)
 		return MNL_CB_OK;
-	mnl_attr_for_each(a, h, sizeof(*ifa))
-	{
+	mnl_attr_for_each(a, h, sizeof(*ifa)) {
 		if (mnl_attr_get_type(a) != IFA_LOCAL || mnl_attr_get_payload_len(a) != 4)
 			continue;
 		w->addr = ntohl(mnl_attr_get_u32(a));
@@ -313,8 +312,7 @@ static int wan_cb(const struct nlmsghdr *h, void *arg)
 
 	if (rt->rtm_dst_len != 0 || rt->rtm_type != RTN_UNICAST || rt->rtm_table != RT_TABLE_MAIN)
 		return MNL_CB_OK;
-	mnl_attr_for_each(a, h, sizeof(*rt))
-	{
+	mnl_attr_for_each(a, h, sizeof(*rt)) {
 		if (mnl_attr_get_type(a) == RTA_OIF && *ret == 0)
 			*ret = mnl_attr_get_u32(a);
 	}
@@ -350,8 +348,7 @@ static int count_cb(const struct nlmsghdr *h, void *arg)
 	struct link_count *c = arg;
 	struct nlattr *a;
 
-	mnl_attr_for_each(a, h, sizeof(struct ifinfomsg))
-	{
+	mnl_attr_for_each(a, h, sizeof(struct ifinfomsg)) {
 		if (mnl_attr_get_type(a) == IFLA_IFNAME &&
 		    strncmp(mnl_attr_get_str(a), c->prefix, strlen(c->prefix)) == 0)
 			c->n++;

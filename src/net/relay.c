@@ -204,8 +204,9 @@ static void on_world(void *arg, uint32_t events)
 
 static int connect_out(struct relay *r)
 {
-	struct sockaddr_in sin = {
-	    .sin_family = AF_INET, .sin_port = htons(r->port), .sin_addr.s_addr = htonl(r->addr)};
+	struct sockaddr_in sin = {.sin_family = AF_INET,
+	                          .sin_port = htons(r->port),
+	                          .sin_addr.s_addr = htonl(r->addr)};
 	struct net *n = r->slot->net;
 	int mark = RELAY_MARK, on = 1, e;
 

@@ -143,8 +143,7 @@ void seen_refill(struct net_slot *s, struct nl_batch *b)
 		 * itself. */
 		e->until_ms = MAX(e->until_ms, now + grace_ms(s));
 		/* One transaction has an end. What does not fit is shut until it is asked for
-		 * again.
-		 */
+		 * again. */
 		if (s->policy->mode == NET_LIST && nl_batch_room(b) > REFILL_ROOM)
 			put(b, e->addr, ports, n, false, e->until_ms - now);
 	}

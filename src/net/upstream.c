@@ -360,8 +360,9 @@ static void on_late(void *arg)
 
 static int query_send(struct query *q, const struct upstream_server *s)
 {
-	struct sockaddr_in sin = {
-	    .sin_family = AF_INET, .sin_port = htons(s->port), .sin_addr.s_addr = htonl(s->addr)};
+	struct sockaddr_in sin = {.sin_family = AF_INET,
+	                          .sin_port = htons(s->port),
+	                          .sin_addr.s_addr = htonl(s->addr)};
 	uint8_t out[QUERY_BYTES];
 	size_t n;
 	int r;
@@ -399,8 +400,8 @@ static void query_try(struct query *q)
 	query_failed(q);
 }
 
-/* The first try is made from the loop, so that a failure is never told from within upstream_ask().
- */
+/* The first try is made from the loop, so that a failure is never told from within
+ * upstream_ask(). */
 static void on_begin(void *arg)
 {
 	struct query *q = arg;

@@ -160,8 +160,8 @@ int template_cold(struct engine_image *image, uint64_t memory_size, int dir, con
 	return 0;
 }
 
-/* --- a bake that this server's kernel or agent cannot go on with -------------------------------
- */
+/* --- a bake that this server's kernel or agent cannot go on with
+ * ------------------------------- */
 
 /* What it boots from: its disk; and when its agent speaks an older language, the root image that
  * the template at its root has now. */
@@ -269,9 +269,9 @@ static int rebake(struct bake *b, struct err *e)
 	if (r == 0 && (json_object_set_new(doc, "snapshot", json_string(bake)) ||
 	               json_object_set_new(doc, "generation", json_integer(1)) ||
 	               json_object_set_new(doc, "wire", json_integer(WIRE_VERSION)) ||
-	               json_object_set_new(
-			   doc, "rebaked",
-			   json_pack("{s:I, s:s}", "at_ms", (json_int_t)wall_ms(), "why", why))))
+	               json_object_set_new(doc, "rebaked",
+	                                   json_pack("{s:I, s:s}", "at_ms", (json_int_t)wall_ms(),
+	                                             "why", why))))
 		r = err_set(e, ENOMEM, "no_memory", "no memory");
 	if (r == 0)
 		r = template_put(h, doc, &(struct template_put){.instead = b->name}, b->old, e);

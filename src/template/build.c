@@ -55,12 +55,13 @@ static void write_record(struct builds *bs, const struct build *b)
 	const struct build_info *i = &b->info;
 	char path[BUILD_ID + 16];
 	AUTO(json_decrefp)
-	json_t *j = json_pack(
-	    "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:I}", "id", i->id, "tenant",
-	    i->tenant, "name", i->name, "status", build_status_name((enum build_status)b->status),
-	    "error", i->error, "started_ms", (json_int_t)i->started_ms, "ended_ms",
-	    (json_int_t)i->ended_ms, "size_mb", (int)i->size_mb, "cpu", (int)i->cpu, "memory_mb",
-	    (int)i->memory_mb, "bytes", (json_int_t)i->bytes);
+	json_t *j =
+	    json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:I}", "id", i->id,
+	              "tenant", i->tenant, "name", i->name, "status",
+	              build_status_name((enum build_status)b->status), "error", i->error,
+	              "started_ms", (json_int_t)i->started_ms, "ended_ms", (json_int_t)i->ended_ms,
+	              "size_mb", (int)i->size_mb, "cpu", (int)i->cpu, "memory_mb",
+	              (int)i->memory_mb, "bytes", (json_int_t)i->bytes);
 	autofree char *text = j ? json_dumps(j, JSON_INDENT(1)) : NULL;
 
 	snprintf(path, sizeof(path), "%s/build.json", i->id);
@@ -325,8 +326,8 @@ static void network_ready(void *arg, int error)
 	begin(b);
 }
 
-/* A place in the network, by the host's default rules: what a sandbox without an egress list has.
- */
+/* A place in the network, by the host's default rules: what a sandbox without an egress list
+ * has. */
 static void take_network(struct build *b)
 {
 	struct host *h = b->order->host;

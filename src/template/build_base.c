@@ -45,8 +45,8 @@ bool build_variables_too_many(const json_t *a, const json_t *b)
 	const char *k;
 
 	for (size_t i = 0; i < ARRAY_LEN(sets); i++)
-		json_object_foreach((json_t *)sets[i], k, v) bytes +=
-		    strlen(k) + json_string_length(v) + 2;
+		json_object_foreach((json_t *)sets[i], k, v)
+			bytes += strlen(k) + json_string_length(v) + 2;
 	return bytes > BUILD_VARIABLES_BYTES ||
 	       json_object_size(a) + json_object_size(b) > BUILD_VARIABLES_MAX;
 }

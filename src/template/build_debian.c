@@ -37,8 +37,10 @@ static int run_script(struct stage *st, int fd)
 	char machine[ENGINE_ID_MAX + 1] = "";
 	char *argv[] = {"/bin/sh", "-s", st->s->which, NULL};
 	autoclose int script = memfd_create("debian", MFD_CLOEXEC);
-	struct build_command c = {
-	    .argv = argv, .in = script, .out = fd, .out_max = BUILD_SPOOL_MAX};
+	struct build_command c = {.argv = argv,
+	                          .in = script,
+	                          .out = fd,
+	                          .out_max = BUILD_SPOOL_MAX};
 	struct guest_exit end;
 	int r;
 

@@ -1,10 +1,9 @@
 /*
- * template/build_root.c - stages that begin with no template: with an archive of an image, or with
- * nothing The archive is looked at and unpacked inside a machine of the base template, by
- * oci_unpack.py. It is there as a volume, and so is the disk that its files go to: an empty file
- * system like the one every machine writes on. That disk over the base's root image, all of which
- * it covers, is what machines with this root boot from. So the agent is ours, whatever the image
- * has.
+ * template/build_root.c - stages that begin with an archive of an image, or with nothing
+ * The archive is looked at and unpacked inside a machine of the base template, by oci_unpack.py.
+ * The machine has the archive as one volume. Its files go to another volume: an empty file system
+ * like the one that every machine writes on. Machines with this root boot from that disk over the
+ * base's root image, all of which it covers. So the agent is ours, whatever the image has.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -113,8 +113,7 @@ static char **env_list(struct stage *st)
 	const char *k;
 
 	for (size_t i = 0; list && i < ARRAY_LEN(sets); i++)
-		json_object_foreach(sets[i], k, v)
-		{
+		json_object_foreach(sets[i], k, v) {
 			if ((i == 0 && json_object_get(st->env, k)) || !json_is_string(v))
 				continue;
 			if (asprintf(&list[n], "%s=%s", k, json_string_value(v)) < 0) {
@@ -189,7 +188,8 @@ static int run(struct stage *st, const struct docker_step *step)
 		for (; n < step->nwords; n++)
 			argv[n] = step->words[n];
 	} else {
-		json_array_foreach(st->shell, n, v) argv[n] = (char *)json_string_value(v);
+		json_array_foreach(st->shell, n, v)
+			argv[n] = (char *)json_string_value(v);
 		argv[n++] = step->words[0];
 	}
 	argv[n] = NULL;
@@ -437,9 +437,9 @@ static int describe(struct build *b, const struct build_stage *last)
 	if (b->order->made_up && last->root == BUILD_ROOT_ARCHIVE &&
 	    json_object_get(last->doc, "refs"))
 		r |= json_object_set(b->doc, "refs", json_object_get(last->doc, "refs"));
-	r |= json_object_set_new(
-	    b->doc, "description",
-	    json_string(b->order->made_up ? "imported from an image" : "built from a Dockerfile"));
+	r |= json_object_set_new(b->doc, "description",
+	                         json_string(b->order->made_up ? "imported from an image"
+	                                                       : "built from a Dockerfile"));
 	return r ? err_set(&b->err, ENOMEM, "no_memory", "no memory") : 0;
 }
 

@@ -379,8 +379,10 @@ static int from(struct reader *r, const char *rest)
 	if (d->nstages == DOCKERFILE_STAGES_MAX)
 		return docker_bad(r, "more than %d stages", DOCKERFILE_STAGES_MAX);
 	st = &d->stages[d->nstages];
-	*st = (struct docker_stage){
-	    .line = r->begun, .base = w.words[0], .first = d->nsteps, .end = d->nsteps};
+	*st = (struct docker_stage){.line = r->begun,
+	                            .base = w.words[0],
+	                            .first = d->nsteps,
+	                            .end = d->nsteps};
 	st->from = stage_called(d, st->base, d->nstages);
 	if (st->from >= 0 && isdigit((unsigned char)st->base[0]))
 		st->from = -1; /* numbers are for COPY only */

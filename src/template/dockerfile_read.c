@@ -282,9 +282,10 @@ int docker_json_words(struct reader *r, struct docker_step *s, const char *p)
 	list = json_loads(p, 0, NULL);
 	if (!json_is_array(list))
 		return 0;
-	json_array_foreach(list, i, v) if (!json_is_string(v)) return 0;
 	json_array_foreach(list, i, v)
-	{
+		if (!json_is_string(v))
+			return 0;
+	json_array_foreach(list, i, v) {
 		k = docker_add_word(r, s, json_string_value(v), json_string_length(v));
 		if (k < 0)
 			return k;

@@ -40,8 +40,7 @@ static int take_words(const json_t *list, const char *key, size_t skip, json_t *
 		return 0;
 	if (!json_is_array(list) || json_array_size(list) > OCI_WORDS_MAX)
 		return bad(e, key);
-	json_array_foreach(list, i, v)
-	{
+	json_array_foreach(list, i, v) {
 		if (!json_is_string(v) || json_string_length(v) > OCI_VALUE_MAX ||
 		    strlen(json_string_value(v)) != json_string_length(v))
 			return bad(e, key);
@@ -64,8 +63,7 @@ static int take_env(const json_t *list, json_t *to, struct err *e)
 		return 0;
 	if (!json_is_array(list) || json_array_size(list) > OCI_ENV_MAX)
 		return bad(e, "Env");
-	json_array_foreach(list, i, v)
-	{
+	json_array_foreach(list, i, v) {
 		const char *kv = json_string_value(v), *eq = kv ? strchr(kv, '=') : NULL;
 		char name[256];
 
@@ -102,9 +100,9 @@ static int take_refs(const json_t *list, json_t *to, struct err *e)
 	const json_t *v;
 	size_t i;
 
-	json_array_foreach(list, i, v) if (json_is_string(v) && i < OCI_REFS_MAX &&
-	                                   oci_ref(json_string_value(v), ref))
-	    json_array_append_new(refs, json_string(ref));
+	json_array_foreach(list, i, v)
+		if (json_is_string(v) && i < OCI_REFS_MAX && oci_ref(json_string_value(v), ref))
+			json_array_append_new(refs, json_string(ref));
 	if (json_array_size(refs) && json_object_set(to, "refs", refs) < 0)
 		return err_set(e, ENOMEM, "no_memory", "no memory");
 	return 0;

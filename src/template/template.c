@@ -244,9 +244,9 @@ static bool called(const struct template *t, const char *name)
 
 	if (!strcmp(t->name, name))
 		return true;
-	json_array_foreach(json_object_get(t->doc, "aliases"), i,
-	                   alias) if (json_is_string(alias) &&
-	                              !strcmp(json_string_value(alias), name)) return true;
+	json_array_foreach(json_object_get(t->doc, "aliases"), i, alias)
+		if (json_is_string(alias) && !strcmp(json_string_value(alias), name))
+			return true;
 	return false;
 }
 
@@ -267,8 +267,7 @@ struct template *template_of_ref(struct templates *ts, const char *tenant, const
 	if (!oci_ref(written, ref))
 		return NULL;
 	for (struct template *t = ts->list; t; t = t->next)
-		json_array_foreach(json_object_get(t->doc, "refs"), i, v)
-		{
+		json_array_foreach(json_object_get(t->doc, "refs"), i, v) {
 			if (seen_by(t, tenant) && json_is_string(v) &&
 			    !strcmp(json_string_value(v), ref))
 				return t;

@@ -20,8 +20,10 @@
 struct build;
 struct guest;
 
+/* clang-format off: it takes the name for the keyword of C++ */
 struct template
 {
+	/* clang-format on */
 	char name[TEMPLATE_NAME_MAX + 1];
 	char tenant[TENANT_MAX + 1]; /* "": everybody's */
 	json_t *doc;                 /* template.json as it is */
@@ -99,8 +101,8 @@ struct template_put {
 int template_put(struct host *h, const json_t *doc, const struct template_put *p,
                  char ret_replaced[SNAPSHOT_ID_MAX + 1], struct err *e);
 /* After that, on the loop: looks at the directory again and drops those of the snapshots (may be
- * NULL) that are no template's bake: the one that was replaced, or ours, when another was faster.
- */
+ * NULL) that are no template's bake: the one that was replaced, or ours, when another was
+ * faster. */
 void template_settle(struct templates *ts, const char *mine, const char *replaced);
 
 /* A template whose sandboxes start exactly where sb is now, memory and disk. Kinds beside those
@@ -113,8 +115,8 @@ void template_save(struct host *h, struct sandbox *sb, const char *name, bool re
 
 /* ---- for template/build.c ---- */
 
-/* Runs what a description (may be NULL) asks for before it is frozen: "warm" and "ready". Blocks.
- */
+/* Runs what a description (may be NULL) asks for before it is frozen: "warm" and "ready".
+ * Blocks. */
 int template_warm(struct host *h, const char *machine, const json_t *doc, struct err *e);
 
 /*

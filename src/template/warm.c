@@ -168,15 +168,15 @@ int template_warm(struct host *h, const char *machine, const json_t *doc, struct
 		return r;
 	guest_set_deadline(g, READY_MS);
 	r = guest_mkdir(g, "/workspace", 0755, true, e);
-	/* A shell that has run once is in memory for all that come after. An image may have none.
-	 */
+	/* A shell that has run once is in memory for all that come after. An image may have
+	 * none. */
 	shell = r == 0 && guest_stat(g, "/bin/sh", true, &f, NULL) == 0;
 	if (shell)
 		r = run_in(g, "true", "/", READY_MS, e);
 	guest_set_deadline(g, 0); /* warming up takes as long as it takes */
-	json_array_foreach(json_object_get(doc, "warm"), i,
-	                   warm) if (r == 0 && json_is_string(warm)) r =
-	    run_in(g, json_string_value(warm), cwd, WARM_MS, e);
+	json_array_foreach(json_object_get(doc, "warm"), i, warm)
+		if (r == 0 && json_is_string(warm))
+			r = run_in(g, json_string_value(warm), cwd, WARM_MS, e);
 	if (r == 0 && session)
 		r = start_session(g, doc, session, e);
 	if (r == 0 && ready && ready[0])
@@ -207,8 +207,9 @@ static size_t add_words(char **to, size_t n, const json_t *list)
 	const json_t *v;
 	size_t i;
 
-	json_array_foreach(list, i, v) if (json_is_string(v) && n < START_WORDS_MAX) to[n++] =
-	    (char *)json_string_value(v);
+	json_array_foreach(list, i, v)
+		if (json_is_string(v) && n < START_WORDS_MAX)
+			to[n++] = (char *)json_string_value(v);
 	to[n] = NULL;
 	return n;
 }
@@ -229,8 +230,7 @@ static int make_env(struct start *s)
 	s->env = calloc(json_object_size(env) + 1, sizeof(*s->env));
 	if (!s->env)
 		return -ENOMEM;
-	json_object_foreach((json_t *)env, k, v)
-	{
+	json_object_foreach((json_t *)env, k, v) {
 		if (!json_is_string(v))
 			continue;
 		if (asprintf(&s->env[n], "%s=%s", k, json_string_value(v)) < 0) {

@@ -40,8 +40,8 @@ uint64_t index_same(const struct index *x, uint64_t start, uint64_t max);
  */
 int index_next(const struct index *x, uint64_t *at, struct extent *ret);
 
-/* Extents that are not 0: at most max, else -E2BIG. Returns their number. v may be NULL to count.
- */
+/* Extents that are not 0: at most max, else -E2BIG. Returns their number. v may be NULL to
+ * count. */
 long index_extents(const struct index *x, struct extent *v, size_t max);
 
 /* Takes extents from a stranger: ascending, in range, what <= last; else -EBADMSG. x is empty. */

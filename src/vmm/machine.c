@@ -326,8 +326,9 @@ int machine_boot(struct machine *m, const struct machine_spec *s, const char **r
 
 	pthread_mutex_init(&m->lock, NULL);
 	m->lives = 1;
-	m->ram = (struct ram){
-	    .layer_slot = CTL_FD_LAYER, .top_slot = CTL_FD_TOP, .pagemap_slot = CTL_FD_PAGEMAP};
+	m->ram = (struct ram){.layer_slot = CTL_FD_LAYER,
+	                      .top_slot = CTL_FD_TOP,
+	                      .pagemap_slot = CTL_FD_PAGEMAP};
 	r = vm_create_while(&m->vm, CTL_FD_KVM, load_cold, &cold, ret_what);
 	if (r == 0)
 		r = machine_devices(m, s, ret_what);

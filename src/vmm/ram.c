@@ -284,8 +284,8 @@ static bool is_private(const struct ram *r, uint64_t page, uint64_t pm)
 	return pm & (PM_SWAPPED | PM_ALONE) || r->index.at[page] || !is_zeros(r, page);
 }
 
-/* Marks the pages that the host has copied for us: those it does not share with a layer. Linux 6.7.
- */
+/* Marks the pages that the host has copied for us: those it does not share with a layer. Linux
+ * 6.7. */
 static int scan_private(struct ram *r, uint8_t top)
 {
 	autofree struct page_region *v = malloc(SCAN_BATCH * sizeof(*v));

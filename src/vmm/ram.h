@@ -56,8 +56,8 @@ int ram_next_ahead(const struct ram *r, uint64_t *at, struct extent *ret);
 int ram_load_code(struct ram *r, struct state_in *s);
 void ram_fini(struct ram *r);
 
-/* The content of [gpa, gpa + len) does not matter to the guest any more. Whole pages, or ignored.
- */
+/* The content of [gpa, gpa + len) does not matter to the guest any more. Whole pages, or
+ * ignored. */
 void ram_release(struct ram *r, uint64_t gpa, uint64_t len);
 
 /*

@@ -374,8 +374,9 @@ int machine_restore(struct machine *m, const struct machine_spec *spec, uint64_t
 	int r;
 
 	pthread_mutex_init(&m->lock, NULL);
-	m->ram = (struct ram){
-	    .layer_slot = CTL_FD_LAYER, .top_slot = CTL_FD_TOP, .pagemap_slot = CTL_FD_PAGEMAP};
+	m->ram = (struct ram){.layer_slot = CTL_FD_LAYER,
+	                      .top_slot = CTL_FD_TOP,
+	                      .pagemap_slot = CTL_FD_PAGEMAP};
 	*ret_what = "cannot read the state file";
 	r = state_read_from(CTL_FD_STATE, &s);
 	if (r == 0)

@@ -34,8 +34,9 @@ int vm_high_fd(int fd)
 static int set_memory(struct vm *vm)
 {
 	uint64_t low = mem_low(vm->mem);
-	struct kvm_userspace_memory_region r = {
-	    .memory_size = low, .userspace_addr = (uint64_t)(uintptr_t)vm->mem->base};
+	struct kvm_userspace_memory_region r = {.memory_size = low,
+	                                        .userspace_addr =
+	                                            (uint64_t)(uintptr_t)vm->mem->base};
 
 	if (ioctl(vm->fd, KVM_SET_USER_MEMORY_REGION, &r) < 0)
 		return -errno;

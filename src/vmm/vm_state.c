@@ -108,8 +108,8 @@ static int set_msrs(int fd, const struct kvm_msr_entry *v, size_t n)
 		if (r < 0)
 			return -errno;
 		if (r == 0 && v[i].data)
-			return -EOPNOTSUPP; /* it had something there that this host does not know
-			                     */
+			return -EOPNOTSUPP; /* it had something there that this host does not
+					     * know */
 	}
 	return 0;
 }

@@ -153,8 +153,10 @@ int wire_header_decode(const uint8_t b[WIRE_HEADER], struct wire_header *ret)
 
 	if (b[4] != WIRE_VERSION || b[7] || length > WIRE_PAYLOAD_MAX)
 		return -EPROTO;
-	*ret = (struct wire_header){
-	    .length = length, .type = b[5], .chan = b[6], .stream = get32(b + 8)};
+	*ret = (struct wire_header){.length = length,
+	                            .type = b[5],
+	                            .chan = b[6],
+	                            .stream = get32(b + 8)};
 	return 0;
 }
 

@@ -96,8 +96,10 @@ int bed_prepare(struct bed *b, unsigned wait_ms, struct err *e)
 int bed_start(struct bed *b, const struct engine_image *i, int cpu, struct machine_info *ret,
               struct err *e)
 {
-	struct engine_start s = {
-	    .id = b->id, .image = i, .cpu = cpu, .memory_limit = b->memory_limit};
+	struct engine_start s = {.id = b->id,
+	                         .image = i,
+	                         .cpu = cpu,
+	                         .memory_limit = b->memory_limit};
 
 	if (!b->prepared)
 		machine_new_id(b->id);

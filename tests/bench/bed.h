@@ -28,8 +28,8 @@ struct bed {
 	uint64_t memory_limit;
 };
 
-/* How long the engine's own part of the last start took: what is left of it is machine_start()'s.
- */
+/* How long the engine's own part of the last start took: what is left of it is
+ * machine_start()'s. */
 extern double bed_engine_ms;
 
 extern char *const true_argv[], *const python_argv[];

@@ -450,8 +450,8 @@ static int bench_idle(struct bed *b, struct err *e)
 	return r;
 }
 
-/* --- the same work inside and outside, in turns, on one cpu ------------------------------------
- */
+/* --- the same work inside and outside, in turns, on one cpu
+ * ------------------------------------ */
 
 struct duel {
 	struct series um, native;
@@ -564,8 +564,8 @@ static unsigned last_cpu(void)
 	return last;
 }
 
-/* --- main --------------------------------------------------------------------------------------
- */
+/* --- main
+ * -------------------------------------------------------------------------------------- */
 
 static bool wanted(const char *name, char **names)
 {

@@ -113,11 +113,11 @@ void boot_stats(struct call *c)
 		                                all->s[i].id, "boot_ms", all->s[i].ms, "boot_mode",
 		                                all->s[i].mode, "template", all->s[i].template,
 		                                "at", show_time(all->s[i].at_ms)));
-	call_json(
-	    c, 200,
-	    json_pack("{s:I, s:I, s:o, s:o, s:o, s:o}", "total_samples", (json_int_t)all->n,
-	              "window_seconds",
-	              (json_int_t)(all->n ? (wall_ms() - all->s[all->n - 1].at_ms) / 1000 : 0),
-	              "overall", group(all, NULL, NULL), "by_mode", groups(all, true),
-	              "by_template", groups(all, false), "recent", recent));
+	call_json(c, 200,
+	          json_pack("{s:I, s:I, s:o, s:o, s:o, s:o}", "total_samples", (json_int_t)all->n,
+	                    "window_seconds",
+	                    (json_int_t)(all->n ? (wall_ms() - all->s[all->n - 1].at_ms) / 1000
+	                                        : 0),
+	                    "overall", group(all, NULL, NULL), "by_mode", groups(all, true),
+	                    "by_template", groups(all, false), "recent", recent));
 }

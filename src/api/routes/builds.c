@@ -1,7 +1,7 @@
 /*
- * api/routes/builds.c - templates from Dockerfiles and images: the form that orders one, its state,
- * its log The form is taken apart and its files are written on the pool, piece by piece: whoever
- * holds the upload owns it. The next piece is asked for when the last one has been dealt with.
+ * api/routes/builds.c - builds of templates: the form that orders one, its state, its log
+ * A thread of the pool takes the form apart and writes its files, piece by piece, and owns the
+ * upload meanwhile. The loop asks for the next piece when the last one has been dealt with.
  */
 #include "template/build.h"
 
@@ -100,8 +100,10 @@ static int take_args(struct upload *u)
 	if (!json_is_object(u->order->args))
 		return err_set(&u->err, EINVAL, "bad_request",
 		               "field 'build_args' must be a JSON object of strings");
-	json_object_foreach(u->order->args, k, v) if (!json_is_string(v)) return err_set(
-	    &u->err, EINVAL, "bad_request", "build_args: '%.60s' is not a string", k);
+	json_object_foreach(u->order->args, k, v)
+		if (!json_is_string(v))
+			return err_set(&u->err, EINVAL, "bad_request",
+			               "build_args: '%.60s' is not a string", k);
 	return 0;
 }
 
@@ -425,9 +427,9 @@ static void follow_more(void *arg)
 		if (f->npart)
 			line_event(f);
 		follow_free(f);
-		call_event(
-		    c, "done",
-		    json_pack("{s:s}", "status", there ? build_status_name(b.status) : "failed"));
+		call_event(c, "done",
+		           json_pack("{s:s}", "status",
+		                     there ? build_status_name(b.status) : "failed"));
 		call_sse_end(c);
 	} else {
 		(void)loop_timer_set(c->host->loop, &f->timer,

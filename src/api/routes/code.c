@@ -159,7 +159,8 @@ static void run_result(void *arg, json_t *bundle)
 		call_event(r->c, "result", json_incref(bundle));
 		return;
 	}
-	json_object_foreach(bundle, mime, v) n += json_string_length(v);
+	json_object_foreach(bundle, mime, v)
+		n += json_string_length(v);
 	if (n > CELL_RESULTS_MAX - r->result_bytes) {
 		r->out[0].truncated = true; /* a smaller one may fit all the same */
 		return;
@@ -183,8 +184,7 @@ static void run_error(void *arg, json_t *error)
 		                     "value", json_object_get(error, "value"), "traceback", lines));
 		return;
 	}
-	json_array_foreach(lines, i, line)
-	{
+	json_array_foreach(lines, i, line) {
 		const char *text = json_string_value(line);
 		size_t n = json_string_length(line);
 

@@ -266,8 +266,9 @@ static void stream_gone(void *arg)
 
 void exec_stream(struct call *c)
 {
-	static const struct exec_ops ops = {
-	    .started = stream_started, .data = stream_data, .end = stream_end};
+	static const struct exec_ops ops = {.started = stream_started,
+	                                    .data = stream_data,
+	                                    .end = stream_end};
 	struct exec_spec s;
 	struct stream *st;
 	struct err e;

@@ -226,8 +226,9 @@ static void start_end(void *arg, const struct err *e, const struct exec_exit *x)
 
 void execs_start(struct call *c)
 {
-	static const struct exec_ops ops = {
-	    .started = start_started, .data = start_data, .end = start_end};
+	static const struct exec_ops ops = {.started = start_started,
+	                                    .data = start_data,
+	                                    .end = start_end};
 	const json_t *in = json_object_get(c->body, "stdin");
 	struct exec_spec s;
 	struct starting *st;
@@ -384,8 +385,9 @@ static void output_gone(void *arg)
 
 static void output_attach(struct output *o, struct sandbox *sb)
 {
-	static const struct job_ops ops = {
-	    .data = output_data, .reply = output_reply, .end = output_end};
+	static const struct job_ops ops = {.data = output_data,
+	                                   .reply = output_reply,
+	                                   .end = output_end};
 	struct err e;
 
 	o->j = job_start(o->s.c->host, sb, WIRE_ATTACH,
@@ -552,8 +554,9 @@ static void feeding_gone(void *arg)
 static void feeding_try(void *arg)
 {
 	/* No window: its output is somebody else's. */
-	static const struct job_ops ops = {
-	    .reply = feeding_reply, .writable = feeding_writable, .end = feeding_end};
+	static const struct job_ops ops = {.reply = feeding_reply,
+	                                   .writable = feeding_writable,
+	                                   .end = feeding_end};
 	struct feeding *f = arg;
 	struct call *c = f->c;
 	struct sandbox *sb = host_find(c->host, c->tenant, c->param[0]);

@@ -22,8 +22,9 @@ static void told(void *arg, const struct err *e, json_t *result)
 void sandbox_diff(struct call *c)
 {
 	autofree char *to = call_query(c, "to"), *from = call_query(c, "from");
-	struct diff_options o = {
-	    .other = to ? to : from, .to_other = to, .unified = call_query_flag(c, "unified")};
+	struct diff_options o = {.other = to ? to : from,
+	                         .to_other = to,
+	                         .unified = call_query_flag(c, "unified")};
 
 	if (to && from)
 		call_fail(c, EINVAL, "bad_request",

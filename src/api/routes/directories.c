@@ -317,8 +317,9 @@ static void watching_gone(void *arg)
 
 void file_watch(struct call *c)
 {
-	static const struct job_ops ops = {
-	    .data = watching_data, .reply = watching_reply, .end = watching_end};
+	static const struct job_ops ops = {.data = watching_data,
+	                                   .reply = watching_reply,
+	                                   .end = watching_end};
 	char *path = file_query_path(c, NULL);
 	struct watching *w;
 	struct err e;
@@ -336,10 +337,11 @@ void file_watch(struct call *c)
 	call_on_gone(c, watching_gone, w);
 	call_endless(c);
 	w->j = job_start(c->host, c->sb, WIRE_WATCH,
-	                 &(struct wire_watch){
-			     .path = wire_str(path),
-			     .flags = call_query_flag(c, "recursive") ? WIRE_WATCH_RECURSIVE : 0,
-			     .window = WATCH_WINDOW},
+	                 &(struct wire_watch){.path = wire_str(path),
+	                                      .flags = call_query_flag(c, "recursive")
+	                                                   ? WIRE_WATCH_RECURSIVE
+	                                                   : 0,
+	                                      .window = WATCH_WINDOW},
 	                 &ops, w, &e);
 	if (!w->j) {
 		call_error(c, &e);

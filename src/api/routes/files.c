@@ -283,8 +283,9 @@ static void looking_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, 
 
 static bool start_reading(struct reading *r, struct sandbox *sb, struct err *e)
 {
-	static const struct job_ops ops = {
-	    .data = reading_data, .reply = reading_reply, .end = reading_end};
+	static const struct job_ops ops = {.data = reading_data,
+	                                   .reply = reading_reply,
+	                                   .end = reading_end};
 
 	r->j = job_start(r->c->host, sb, WIRE_READ,
 	                 &(struct wire_read){.path = wire_str(r->path),
@@ -343,8 +344,10 @@ void file_read(struct call *c)
 		call_fail(c, ENOMEM, "no_memory", "no memory");
 		return;
 	}
-	*r = (struct reading){
-	    .c = call_hold(c), .path = path, .length = UINT64_MAX, .left = UINT64_MAX};
+	*r = (struct reading){.c = call_hold(c),
+	                      .path = path,
+	                      .length = UINT64_MAX,
+	                      .left = UINT64_MAX};
 	look = (struct wire_path_flags){.path = wire_str(path)};
 	if (!head)
 		read_range(r, http_header(c->req, "Range"));
@@ -398,9 +401,9 @@ static void writing_end(void *arg, struct job *j, const struct job_end *end)
 
 	w->j = NULL;
 	if (!end->e && !end->guest && w->pour.all)
-		call_json(
-		    w->c, 200,
-		    json_pack("{s:s, s:I}", "path", w->path, "bytes", (json_int_t)w->pour.bytes));
+		call_json(w->c, 200,
+		          json_pack("{s:s, s:I}", "path", w->path, "bytes",
+		                    (json_int_t)w->pour.bytes));
 	else
 		fail_on(w->c, end, "write", w->path);
 	pour_stop(&w->pour);
@@ -528,9 +531,9 @@ void file_delete(struct call *c)
 		          "the root directory cannot be deleted: name what is in it");
 		return;
 	}
-	start_doing(
-	    c, "delete", path, 204, WIRE_REMOVE,
-	    &(struct wire_path_flags){.path = wire_str(path), .flags = WIRE_REMOVE_RECURSIVE});
+	start_doing(c, "delete", path, 204, WIRE_REMOVE,
+	            &(struct wire_path_flags){.path = wire_str(path),
+	                                      .flags = WIRE_REMOVE_RECURSIVE});
 }
 
 void file_stat(struct call *c)

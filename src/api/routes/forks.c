@@ -168,8 +168,7 @@ static void kill_siblings(struct promoting *p)
 	for (struct sandbox *sb = h->newest; sb; sb = sb->next)
 		if (sibling(sb, p))
 			json_array_append_new(ids, json_string(sb->id));
-	json_array_foreach(ids, i, v)
-	{
+	json_array_foreach(ids, i, v) {
 		struct sandbox *sb = host_find(h, p->call->tenant, json_string_value(v));
 		struct sibling *s = sb ? calloc(1, sizeof(*s)) : NULL;
 

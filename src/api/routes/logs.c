@@ -316,7 +316,8 @@ static void events_of(struct call *c, const char *id)
 	call_sse_begin(c);
 	call_endless(c);
 	call_on_room(c, listener_room, l);
-	json_array_foreach(past, i, v) call_event(c, "event", json_incref(v));
+	json_array_foreach(past, i, v)
+		call_event(c, "event", json_incref(v));
 	events_listen(&c->host->events, &l->in);
 out:
 	json_decref(past);

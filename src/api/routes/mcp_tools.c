@@ -329,10 +329,10 @@ static void write_end(void *arg, struct job *j, const struct job_end *end)
 
 	(void)j;
 	if (file_job_over(f, end, "write"))
-		mcp_result(
-		    f->m,
-		    as_text(json_pack("{s:s, s:I}", "path", f->path, "bytes", (json_int_t)f->n)),
-		    false);
+		mcp_result(f->m,
+		           as_text(
+			       json_pack("{s:s, s:I}", "path", f->path, "bytes", (json_int_t)f->n)),
+		           false);
 	file_job_free(f);
 }
 
@@ -362,9 +362,10 @@ static void write_file(struct mcp *m)
 		return;
 	}
 	memcpy(f->buf, json_string_value(content), f->n);
-	if (file_job_begin(
-		f, sb, WIRE_WRITE,
-		&(struct wire_write){.path = wire_str(f->path), .flags = WIRE_WRITE_PARENTS}, &ops))
+	if (file_job_begin(f, sb, WIRE_WRITE,
+	                   &(struct wire_write){.path = wire_str(f->path),
+	                                        .flags = WIRE_WRITE_PARENTS},
+	                   &ops))
 		write_more(f, f->j);
 }
 

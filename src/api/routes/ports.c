@@ -111,8 +111,7 @@ static json_t *show_ports(const struct sandbox *sb, const struct port_set *liste
 	const json_t *v;
 	const char *key;
 
-	json_object_foreach(sb->spec.metadata, key, v)
-	{
+	json_object_foreach(sb->spec.metadata, key, v) {
 		unsigned long p = strncmp(key, "port.", 5) == 0 ? strtoul(key + 5, NULL, 10) : 0;
 
 		if (p && p <= 0xffff && label_of(sb->spec.metadata, (unsigned)p))
@@ -240,7 +239,8 @@ static unsigned declared(const json_t *metadata)
 	const char *key;
 	unsigned n = 0;
 
-	json_object_foreach((json_t *)metadata, key, v) n += strncmp(key, "port.", 5) == 0;
+	json_object_foreach((json_t *)metadata, key, v)
+		n += strncmp(key, "port.", 5) == 0;
 	return n;
 }
 
@@ -322,8 +322,7 @@ static bool take_paths(struct call *c, struct preview *p)
 		          PATHS_MAX);
 		return false;
 	}
-	json_array_foreach(list, i, v)
-	{
+	json_array_foreach(list, i, v) {
 		const char *s = json_string_value(v);
 
 		if (!s || *s != '/' || strpbrk(s, ",|") || n + strlen(s) + 1 > PREVIEW_PATHS_MAX) {

@@ -474,8 +474,10 @@ static void on_gone(void *arg)
 /* ours: by one of our paths, and maybe with our credentials; else by a host name of its own. */
 static void run(struct call *c, unsigned port, const char *path, bool ours)
 {
-	static const struct job_ops ops = {
-	    .data = on_data, .eof = on_eof, .writable = on_writable, .end = on_end};
+	static const struct job_ops ops = {.data = on_data,
+	                                   .eof = on_eof,
+	                                   .writable = on_writable,
+	                                   .end = on_end};
 	const char *up = http_header(c->req, "Upgrade");
 	struct proxy *x = calloc(1, sizeof(*x));
 	struct err e = {0};

@@ -242,8 +242,7 @@ static bool race_parse(struct call *c, struct race *r, struct err *e)
 		        RACE_TIMEOUT_MAX_S);
 		return false;
 	}
-	json_array_foreach(list, i, v)
-	{
+	json_array_foreach(list, i, v) {
 		if (command_of(v, &s, e) < 0)
 			return false;
 	}

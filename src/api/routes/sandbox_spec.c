@@ -94,8 +94,7 @@ static int check_metadata(const json_t *m, struct err *e)
 	if (json_object_size(m) > METADATA_MAX)
 		return err_set(e, EINVAL, "bad_request",
 		               "field 'metadata' has more than %d entries", METADATA_MAX);
-	json_object_foreach((json_t *)m, key, v)
-	{
+	json_object_foreach((json_t *)m, key, v) {
 		if (!json_is_string(v))
 			return err_set(e, EINVAL, "bad_request",
 			               "field 'metadata': the value of '%.64s' must be a string",
@@ -144,8 +143,7 @@ static int parse_env(const json_t *body, json_t **ret, struct err *e)
 		return err_set(e, EINVAL, "bad_request",
 		               "field 'env' must be an object of strings with up to %d entries",
 		               ENV_MAX);
-	json_object_foreach((json_t *)env, key, v)
-	{
+	json_object_foreach((json_t *)env, key, v) {
 		if (!env_name(key) || !json_is_string(v))
 			return err_set(e, EINVAL, "bad_request",
 			               "field 'env': '%.64s' must be a name of letters, digits and "
@@ -193,8 +191,7 @@ static int egress_allow(const json_t *body, json_t **ret, struct err *e)
 		return err_set(e, EINVAL, "bad_request",
 		               "field 'egress_allowlist' must be a list of up to %d strings",
 		               EGRESS_MAX);
-	json_array_foreach(list, i, v)
-	{
+	json_array_foreach(list, i, v) {
 		if (!json_is_string(v) || !egress_entry(json_string_value(v)))
 			return err_set(e, EINVAL, "bad_request",
 			               "field 'egress_allowlist': element %zu must be a host name, "
@@ -333,8 +330,7 @@ static int parse_volumes(const json_t *body, json_t **ret, struct err *e)
 		               "field 'volumes' must be a list of up to %d elements",
 		               SANDBOX_VOLUMES_MAX);
 	out = json_array();
-	json_array_foreach(list, i, v)
-	{
+	json_array_foreach(list, i, v) {
 		json_t *one = parse_volume(v, i, e);
 		int r = one ? 0 : -e->code;
 
@@ -433,8 +429,7 @@ static json_t *show_metadata(const json_t *m)
 	const char *key;
 	json_t *v;
 
-	json_object_foreach((json_t *)m, key, v)
-	{
+	json_object_foreach((json_t *)m, key, v) {
 		if (strncmp(key, "secret.", 7) != 0)
 			json_object_set(out, key, v);
 	}

@@ -105,9 +105,9 @@ void call_stepped(void *arg, const struct err *e, struct sandbox *sb)
 	if (e)
 		call_error(c, e);
 	else if (c->route->reply)
-		call_json(
-		    c, 200,
-		    json_pack("{s:s}", "status", sb ? sandbox_state_name(sb->state) : "deleted"));
+		call_json(c, 200,
+		          json_pack("{s:s}", "status",
+		                    sb ? sandbox_state_name(sb->state) : "deleted"));
 	else
 		call_empty(c, 204);
 	call_drop(c);

@@ -164,8 +164,9 @@ static void term_closed(void *arg, struct ws *w)
 
 static void term_started(void *arg, uint64_t id, unsigned pid)
 {
-	static const struct ws_ops ops = {
-	    .message = term_message, .writable = term_room, .closed = term_closed};
+	static const struct ws_ops ops = {.message = term_message,
+	                                  .writable = term_room,
+	                                  .closed = term_closed};
 	struct term *t = arg;
 
 	if (!t->c->req)
@@ -224,8 +225,10 @@ static void term_gone(void *arg)
 
 static void terminal(struct call *c)
 {
-	static const struct exec_ops ops = {
-	    .started = term_started, .data = term_data, .writable = term_writable, .end = term_end};
+	static const struct exec_ops ops = {.started = term_started,
+	                                    .data = term_data,
+	                                    .writable = term_writable,
+	                                    .end = term_end};
 	autofree char *cmd = NULL, *cwd = NULL, *user = NULL;
 	struct exec_spec s = {.pty = true, .keep_open = true};
 	int64_t rows, cols;
@@ -464,8 +467,9 @@ static void mux_closed(void *arg, struct ws *w)
 
 void terminal_exec_ws(struct call *c)
 {
-	static const struct ws_ops ops = {
-	    .message = mux_message, .writable = mux_room, .closed = mux_closed};
+	static const struct ws_ops ops = {.message = mux_message,
+	                                  .writable = mux_room,
+	                                  .closed = mux_closed};
 	struct mux *m;
 
 	if (!is_websocket(c))

@@ -54,8 +54,7 @@ static bool wish_scopes(struct call *c, struct wish *w)
 
 	if (!list || json_is_null(list))
 		return true;
-	json_array_foreach(list, i, v)
-	{
+	json_array_foreach(list, i, v) {
 		const char *s = json_string_value(v);
 		bool admin = s && strcmp(s, "admin") == 0;
 

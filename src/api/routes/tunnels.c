@@ -164,9 +164,10 @@ static void port_end(void *arg, struct job *j, const struct job_end *end)
 
 	t->port = NULL;
 	if (!end->e && end->guest)
-		err_set(
-		    &e, end->guest, "upstream", "upstream: port %u of the sandbox: %s", t->number,
-		    end->guest == ECONNREFUSED ? "nothing listens there" : strerror(end->guest));
+		err_set(&e, end->guest, "upstream", "upstream: port %u of the sandbox: %s",
+		        t->number,
+		        end->guest == ECONNREFUSED ? "nothing listens there"
+		                                   : strerror(end->guest));
 	ended(t, end->e ? end->e : end->guest ? &e : NULL);
 }
 
@@ -288,8 +289,9 @@ static bool ssh_key_valid(const char *text)
 
 void tunnel_ssh(struct call *c)
 {
-	static const struct exec_ops ops = {
-	    .data = ssh_data, .writable = ssh_writable, .end = ssh_end};
+	static const struct exec_ops ops = {.data = ssh_data,
+	                                    .writable = ssh_writable,
+	                                    .end = ssh_end};
 	autofree char *key = call_query(c, "key");
 	struct exec_spec s = {.keep_open = true, .hangup = true};
 	json_t *argv;

@@ -19,8 +19,7 @@ static json_t *mounted_by(struct call *c, const char *name)
 	for (struct sandbox *sb = c->host->newest; sb; sb = sb->next) {
 		if (strcmp(sb->tenant, c->tenant) != 0)
 			continue;
-		json_array_foreach(sb->spec.volumes, i, v)
-		{
+		json_array_foreach(sb->spec.volumes, i, v) {
 			const char *has = json_string_value(json_object_get(v, "name"));
 
 			if (has && strcmp(has, name) == 0 && !json_object_get(v, "copy"))
@@ -207,11 +206,12 @@ json_t *volume_mounts_json(const json_t *list)
 	json_t *out = json_array(), *v;
 	size_t i;
 
-	json_array_foreach((json_t *)list, i, v) json_array_append_new(
-	    out, json_pack("{s:O, s:O, s:b, s:b}", "name", json_object_get(v, "name"), "path",
-	                   json_object_get(v, "path"), "read_only",
-	                   json_is_true(json_object_get(v, "read_only")), "copy",
-	                   json_object_get(v, "copy") != NULL));
+	json_array_foreach((json_t *)list, i, v)
+		json_array_append_new(out, json_pack("{s:O, s:O, s:b, s:b}", "name",
+		                                     json_object_get(v, "name"), "path",
+		                                     json_object_get(v, "path"), "read_only",
+		                                     json_is_true(json_object_get(v, "read_only")),
+		                                     "copy", json_object_get(v, "copy") != NULL));
 	return out;
 }
 

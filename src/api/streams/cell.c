@@ -299,8 +299,10 @@ static void on_end(void *arg, struct job *j, const struct job_end *end)
 
 static void attach(struct cell *x, struct sandbox *sb, struct err *e)
 {
-	static const struct job_ops ops = {
-	    .data = on_data, .reply = on_reply, .writable = on_writable, .end = on_end};
+	static const struct job_ops ops = {.data = on_data,
+	                                   .reply = on_reply,
+	                                   .writable = on_writable,
+	                                   .end = on_end};
 
 	const struct wire_attach m = {.id = x->session.exec,
 	                              .out_offset = x->session.out_to,

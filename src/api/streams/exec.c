@@ -39,22 +39,22 @@ static int want_lists(const json_t *body, struct exec_spec *s, struct err *e)
 		    json_array_size(argv) > ARGS_MAX)
 			return err_set(e, EINVAL, "bad_request",
 			               "argv must be a list of 1 to %d strings", ARGS_MAX);
-		json_array_foreach(argv, i, v) if (!json_is_string(v)) return err_set(
-		    e, EINVAL, "bad_request", "argv[%zu] must be a string", i);
+		json_array_foreach(argv, i, v)
+			if (!json_is_string(v))
+				return err_set(e, EINVAL, "bad_request",
+				               "argv[%zu] must be a string", i);
 		s->argv = argv;
 	}
 	if (env && !json_is_null(env)) {
 		if (!json_is_object(env) || json_object_size(env) > ARGS_MAX)
 			return err_set(e, EINVAL, "bad_request",
 			               "env must be an object of up to %d strings", ARGS_MAX);
-		json_object_foreach(
-		    (json_t *)env, key,
-		    v) if (!*key || strchr(key, '=') ||
-		           !json_is_string(
-			       v)) return err_set(e, EINVAL, "bad_request",
-		                                  "env: '%.60s' must be a name without '=', "
-		                                  "and its value a string",
-		                                  key);
+		json_object_foreach((json_t *)env, key, v)
+			if (!*key || strchr(key, '=') || !json_is_string(v))
+				return err_set(e, EINVAL, "bad_request",
+				               "env: '%.60s' must be a name without '=', "
+				               "and its value a string",
+				               key);
 		s->env = env;
 	}
 	return 0;
@@ -174,8 +174,7 @@ static int lay_out_env(struct message *b, const json_t *under, const json_t *ove
 			r = err_set(e, ENOMEM, "internal", "no memory");
 	}
 	if (r == 0) {
-		json_object_foreach(all, key, v)
-		{
+		json_object_foreach(all, key, v) {
 			if (!json_is_string(v))
 				continue;
 			if (asprintf(&b->owned[b->n_owned], "%s=%s", key, json_string_value(v)) <
@@ -361,8 +360,10 @@ static void on_end(void *arg, struct job *j, const struct job_end *end)
 	exec_free(x);
 }
 
-static const struct job_ops job_ops = {
-    .data = on_data, .reply = on_reply, .writable = on_writable, .end = on_end};
+static const struct job_ops job_ops = {.data = on_data,
+                                       .reply = on_reply,
+                                       .writable = on_writable,
+                                       .end = on_end};
 
 /* A script longer than a frame is read by the shell from stdin, in front of what it may read. */
 static int put_script(struct exec_job *x, struct message *b, const struct exec_spec *s)

@@ -55,8 +55,8 @@ struct exec_job;
 
 struct exec_ops {
 	void (*started)(void *arg, uint64_t id, unsigned pid); /* may be NULL */
-	/* err: it is stderr. exec_credit() when they are dealt with: without it, the command waits.
-	 */
+	/* err: it is stderr. exec_credit() when they are dealt with: without it, the command
+	 * waits. */
 	void (*data)(void *arg, bool err, const void *p, size_t n);
 	void (*writable)(void *arg); /* may be NULL */
 	/* The last one. e is NULL when there is an exit (x), and the other way round. */

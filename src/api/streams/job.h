@@ -34,8 +34,8 @@ struct job_ops { /* each may be NULL */
  */
 struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
                       const struct job_ops *ops, void *arg, struct err *e);
-/* The same for what may change everything: with a checkpoint before it, if the sandbox has those.
- */
+/* The same for what may change everything: with a checkpoint before it, if the sandbox has
+ * those. */
 struct job *job_start_marked(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
                              const struct job_ops *ops, void *arg, struct err *e);
 

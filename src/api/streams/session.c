@@ -243,8 +243,9 @@ static void creating_data(void *arg, bool err, const void *p, size_t n)
 static void create(struct call *c, struct sandbox *sb, const struct creating *wish,
                    const char *const *program)
 {
-	static const struct exec_ops ops = {
-	    .started = creating_started, .data = creating_data, .end = creating_end};
+	static const struct exec_ops ops = {.started = creating_started,
+	                                    .data = creating_data,
+	                                    .end = creating_end};
 	struct exec_spec s = {.detach = true, .keep_open = true};
 	struct creating *n = malloc(sizeof(*n));
 	struct err e;
@@ -341,8 +342,10 @@ static void taken(void *arg, const struct err *e, int exit, bool timed_out, uint
  * be had. */
 static bool take(struct call *c, struct sandbox *sb, const struct session *s, session_found *then)
 {
-	static const struct cell_ops ops = {
-	    .output = first_output, .result = first_result, .error = first_result, .end = taken};
+	static const struct cell_ops ops = {.output = first_output,
+	                                    .result = first_result,
+	                                    .error = first_result,
+	                                    .end = taken};
 	static const struct cell_ops on = {.output = first_output,
 	                                   .result = first_result,
 	                                   .error = first_result,

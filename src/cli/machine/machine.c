@@ -222,8 +222,7 @@ static int start_some(struct ctx *c, const struct engine_image *image, const cha
 	return 0;
 }
 
-/* --- verbs: each returns an exit code or, with *e set, a negative errno --------------------------
- */
+/* --- verbs: each returns an exit code or, with *e set, a negative errno ----------------------- */
 
 static int verb_boot(struct ctx *c, struct err *e)
 {

@@ -172,7 +172,7 @@ void conn_flush(struct conn *c)
 	set_events(c);
 	if (c->starved && conn_room(c) >= CHUNK) {
 		c->starved = false;
-		list_for_each (n, &c->streams)
+		list_for_each(n, &c->streams)
 			stream_queue(container_of(n, struct stream, node));
 	}
 	if (c->paused && conn_room(c) > 0) {
@@ -238,8 +238,10 @@ size_t stream_space(struct stream *s, uint8_t chan)
 
 void stream_commit_data(struct stream *s, uint8_t chan, size_t n)
 {
-	struct wire_header h = {
-	    .length = (uint32_t)n, .type = WIRE_DATA, .chan = chan, .stream = s->id};
+	struct wire_header h = {.length = (uint32_t)n,
+	                        .type = WIRE_DATA,
+	                        .chan = chan,
+	                        .stream = s->id};
 
 	wire_header_encode(&h, conn_space(s->c, WIRE_HEADER + n));
 	s->credit[chan - WIRE_OUT] -= (uint32_t)n;
@@ -299,7 +301,7 @@ void stream_end(struct stream *s, int err, const char *text)
 
 static struct stream *stream_find(struct conn *c, uint32_t id)
 {
-	list_for_each (n, &c->streams) {
+	list_for_each(n, &c->streams) {
 		struct stream *s = container_of(n, struct stream, node);
 
 		if (s->id == id)

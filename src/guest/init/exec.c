@@ -85,7 +85,7 @@ static void exec_free(struct exec *x)
 
 void exec_bury(struct agent *a)
 {
-	list_for_each (n, &a->graves) {
+	list_for_each(n, &a->graves) {
 		struct exec *x = container_of(n, struct exec, node);
 
 		sink_close(&x->in.sink);
@@ -121,7 +121,7 @@ void exec_gone(struct exec *x)
 	x->kept = true;
 	if (++a->n_finished <= FINISHED_MAX)
 		return;
-	list_for_each (n, &a->finished) {
+	list_for_each(n, &a->finished) {
 		struct exec *old = container_of(n, struct exec, node);
 
 		if (list_empty(&old->readers)) {
@@ -220,7 +220,7 @@ static uint64_t ring_room(const struct out_chan *c)
 	uint64_t room = r->cap, behind;
 	bool held = false;
 
-	list_for_each (n, &x->readers) {
+	list_for_each(n, &x->readers) {
 		const struct exec_stream *es = container_of(n, struct exec_stream, node);
 
 		if (!es->hold)
@@ -284,7 +284,7 @@ static void exec_work(struct work *w)
 		again |= c->readable && !held;
 	}
 	exec_check_finished(x);
-	list_for_each (n, &x->readers)
+	list_for_each(n, &x->readers)
 		stream_queue(&container_of(n, struct exec_stream, node)->s);
 	if (x->finished && !x->kept && x->out[0].eof && x->out[1].eof)
 		exec_gone(x);
@@ -492,7 +492,7 @@ bool exec_reap(struct agent *a)
 
 	if (pid <= 0)
 		return false;
-	list_for_each (n, &a->execs) {
+	list_for_each(n, &a->execs) {
 		struct exec *x = container_of(n, struct exec, node);
 
 		if (x->pid != pid || x->exited)
@@ -517,7 +517,7 @@ int exec_timeout_ms(struct agent *a)
 
 	if (!a->n_timed)
 		return -1;
-	list_for_each (n, &a->execs) {
+	list_for_each(n, &a->execs) {
 		const struct exec *x = container_of(n, struct exec, node);
 
 		if (x->deadline_ns)
@@ -531,7 +531,7 @@ int exec_timeout_ms(struct agent *a)
 
 void exec_check_timeouts(struct agent *a)
 {
-	list_for_each (n, &a->execs) {
+	list_for_each(n, &a->execs) {
 		struct exec *x = container_of(n, struct exec, node);
 
 		if (!x->deadline_ns || x->deadline_ns > agent_now(a))
@@ -547,7 +547,7 @@ void exec_check_timeouts(struct agent *a)
 
 void exec_kill_all(struct agent *a)
 {
-	list_for_each (n, &a->execs)
+	list_for_each(n, &a->execs)
 		kill_tree(container_of(n, struct exec, node), SIGKILL);
 }
 
@@ -556,7 +556,7 @@ struct exec *exec_find(struct agent *a, uint64_t id)
 	struct list *lists[] = {&a->execs, &a->finished};
 
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
-		list_for_each (n, lists[i]) {
+		list_for_each(n, lists[i]) {
 			struct exec *x = container_of(n, struct exec, node);
 
 			if (x->id == id && !x->abandoned)

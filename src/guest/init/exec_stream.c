@@ -313,7 +313,7 @@ static struct exec *exec_after(struct agent *a, uint64_t id)
 	struct exec *best = NULL;
 
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
-		list_for_each (n, lists[i]) {
+		list_for_each(n, lists[i]) {
 			struct exec *x = container_of(n, struct exec, node);
 
 			if (x->id > id && !x->abandoned && (!best || x->id < best->id))

@@ -168,8 +168,9 @@ static void write_release(struct stream *s, bool reborn)
 	free(ws->path);
 }
 
-static const struct stream_ops write_ops = {
-    .datav = write_data, .eof = write_eof, .release = write_release};
+static const struct stream_ops write_ops = {.datav = write_data,
+                                            .eof = write_eof,
+                                            .release = write_release};
 
 static char *tmp_beside(struct agent *a, const char *path)
 {

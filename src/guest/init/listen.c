@@ -74,8 +74,9 @@ static int listen_socket(struct agent *a, const void *addr, socklen_t n, bool re
 
 int listen_vsock(struct agent *a)
 {
-	struct sockaddr_vm addr = {
-	    .svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_ANY, .svm_port = VSOCK_PORT};
+	struct sockaddr_vm addr = {.svm_family = AF_VSOCK,
+	                           .svm_cid = VMADDR_CID_ANY,
+	                           .svm_port = VSOCK_PORT};
 
 	return listen_socket(a, &addr, sizeof(addr), true);
 }

@@ -237,8 +237,8 @@ void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m)
 		return;
 	}
 	if (m->flags & WIRE_UMOUNT_LOST) {
-		/* Whoever has something open there gets errors; the path is what it was without it.
-		 */
+		/* Whoever has something open there gets errors; the path is what it was without
+		 * it. */
 		undo_those(lost, MNT_DETACH);
 		reply_end(c, id, 0, NULL);
 		return;

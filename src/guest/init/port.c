@@ -155,8 +155,10 @@ static void port_release(struct stream *s, bool reborn)
 	sink_close(&container_of(s, struct port_stream, s)->sink);
 }
 
-static const struct stream_ops port_ops = {
-    .pump = port_pump, .data = port_data, .eof = port_eof, .release = port_release};
+static const struct stream_ops port_ops = {.pump = port_pump,
+                                           .data = port_data,
+                                           .eof = port_eof,
+                                           .release = port_release};
 
 void port_connect(struct conn *c, uint32_t id, const struct wire_connect *m)
 {

@@ -59,8 +59,8 @@ void queue_push_many(struct queue *q, const uint16_t *heads, const uint32_t *len
 /* Does the driver want an interrupt for what was pushed? */
 bool queue_wants_interrupt(const struct queue *q);
 
-/* Copies between a chain's pieces and a buffer: at most n bytes from byte off on. Returns how many.
- */
+/* Copies between a chain's pieces and a buffer: at most n bytes from byte off on. Returns how
+ * many. */
 size_t iov_copy_out(const struct iovec *iov, unsigned niov, size_t off, void *buf, size_t n);
 size_t iov_copy_in(const struct iovec *iov, unsigned niov, size_t off, const void *buf, size_t n);
 

@@ -87,8 +87,10 @@ static void mp_table(const struct mem *m, unsigned cpus)
 	                      .oem = "PANDA   ",
 	                      .product = "PANDA-VMM   ",
 	                      .lapic = BOOT_LAPIC};
-	struct mp_pointer p = {
-	    .signature = "_MP_", .table = BOOT_EBDA + sizeof(p), .length = 1, .version = 4};
+	struct mp_pointer p = {.signature = "_MP_",
+	                       .table = BOOT_EBDA + sizeof(p),
+	                       .length = 1,
+	                       .version = 4};
 
 	for (unsigned i = 0; i < cpus; i++)
 		add(&w, &(struct mp_cpu){0, (uint8_t)i, 0x14, i ? 1 : 3, 0x600, 0x201, {0}},

@@ -220,9 +220,10 @@ int cpuid_make(const struct cpuid *supported, const char *name, unsigned cpus, s
 		add(ret, e);
 	}
 	/* Every cpu is a core of one package. */
-	add(ret,
-	    (struct kvm_cpuid_entry2){
-		.function = 0xb, .flags = KVM_CPUID_FLAG_SIGNIFCANT_INDEX, .ebx = 1, .ecx = 0x100});
+	add(ret, (struct kvm_cpuid_entry2){.function = 0xb,
+	                                   .flags = KVM_CPUID_FLAG_SIGNIFCANT_INDEX,
+	                                   .ebx = 1,
+	                                   .ecx = 0x100});
 	add(ret, (struct kvm_cpuid_entry2){.function = 0xb,
 	                                   .index = 1,
 	                                   .flags = KVM_CPUID_FLAG_SIGNIFCANT_INDEX,

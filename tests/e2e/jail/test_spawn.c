@@ -1112,8 +1112,9 @@ static int copy_child(void)
 /* Everything but the directory of this run. */
 static int open_all(void)
 {
-	struct jail_config cfg = {
-	    .run_dir = run_dir, .cgroup_parent = PARENT, .uid_base = TEST_UIDS};
+	struct jail_config cfg = {.run_dir = run_dir,
+	                          .cgroup_parent = PARENT,
+	                          .uid_base = TEST_UIDS};
 	struct jail_rules rules = {child_rules, ARRAY_LEN(child_rules)};
 	struct err e = {0};
 

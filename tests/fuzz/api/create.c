@@ -52,8 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	assert(s.ttl_s == -1 || (s.ttl_s > 0 && s.ttl_s <= TTL_MAX_S));
 	assert(s.idle_s >= -1 && s.idle_s <= TTL_MAX_S);
 	assert(json_array_size(s.volumes) <= SANDBOX_VOLUMES_MAX);
-	json_array_foreach(s.volumes, i, v)
-	{
+	json_array_foreach(s.volumes, i, v) {
 		const char *path = json_string_value(json_object_get(v, "path"));
 
 		assert(path[0] == '/' && path[1] && !strstr(path, "/../"));

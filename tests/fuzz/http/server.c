@@ -42,8 +42,8 @@ static void handle(void *arg, struct http_req *r)
 	begun++;
 	http_on_end(r, on_end, NULL);
 	if (strncmp(http_path(r), "/s", 2) == 0) {
-		/* With a length, since the sizes of chunks show where the client's bytes were cut.
-		 */
+		/* With a length, since the sizes of chunks show where the client's bytes were
+		 * cut. */
 		int64_t n = http_body_length(r);
 
 		if (n < 0 || n > RIG_INPUT_MAX) {

@@ -21,8 +21,9 @@ static void strings_only(const json_t *list, size_t max)
 		return;
 	if (!json_is_array(list) || !json_array_size(list) || json_array_size(list) > max)
 		abort();
-	json_array_foreach(list, i, v) if (!json_is_string(v) ||
-	                                   json_string_length(v) > OCI_VALUE_MAX) abort();
+	json_array_foreach(list, i, v)
+		if (!json_is_string(v) || json_string_length(v) > OCI_VALUE_MAX)
+			abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -50,7 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	strings_only(json_object_get(start, "ready"), OCI_WORDS_MAX);
 	if (json_object_size(json_object_get(doc, "env")) > OCI_ENV_MAX)
 		abort();
-	json_object_foreach(json_object_get(doc, "env"), k, v) if (!*k || !json_is_string(v))
-	    abort();
+	json_object_foreach(json_object_get(doc, "env"), k, v)
+		if (!*k || !json_is_string(v))
+			abort();
 	return 0;
 }

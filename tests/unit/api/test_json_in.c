@@ -17,9 +17,11 @@ static size_t count(const json_t *j)
 	json_t *v;
 
 	if (json_is_array(j))
-		json_array_foreach(j, i, v) n += count(v);
+		json_array_foreach(j, i, v)
+			n += count(v);
 	else
-		json_object_foreach((json_t *)j, k, v) n += count(v);
+		json_object_foreach((json_t *)j, k, v)
+			n += count(v);
 	return n;
 }
 

@@ -53,8 +53,7 @@ static void walk(const json_t *j)
 	json_t *v;
 	size_t i;
 
-	json_object_foreach((json_t *)j, key, v)
-	{
+	json_object_foreach((json_t *)j, key, v) {
 		if (!strcmp(key, "$ref")) {
 			refs++;
 			if (!resolve(json_string_value(v)))
@@ -73,7 +72,8 @@ static void walk(const json_t *j)
 		}
 		walk(v);
 	}
-	json_array_foreach(j, i, v) walk(v);
+	json_array_foreach(j, i, v)
+		walk(v);
 }
 
 static void every_reference_resolves_and_every_type_is_one(void **state)
@@ -104,8 +104,8 @@ static void every_route_is_there_with_its_parameters(void **state)
 			fail_msg("%s %s is missing", method, path);
 		for (const char *p = r->path; *p; p++)
 			want += *p == '{';
-		json_array_foreach(json_object_get(op, "parameters"), k, v) have +=
-		    !strcmp(json_string_value(json_object_get(v, "in")), "path");
+		json_array_foreach(json_object_get(op, "parameters"), k, v)
+			have += !strcmp(json_string_value(json_object_get(v, "in")), "path");
 		assert_int_equal(have, want);
 		snprintf(status, sizeof(status), "%d", r->status);
 		assert_non_null(json_object_get(json_object_get(op, "responses"), status));
@@ -120,10 +120,8 @@ static void operation_ids_are_unique(void **state)
 	json_t *seen = json_object(), *item, *op;
 	const char *path, *method;
 
-	json_object_foreach(json_object_get(doc, "paths"), path, item)
-	{
-		json_object_foreach(item, method, op)
-		{
+	json_object_foreach(json_object_get(doc, "paths"), path, item) {
+		json_object_foreach(item, method, op) {
 			const char *id = json_string_value(json_object_get(op, "operationId"));
 
 			assert_non_null(id);

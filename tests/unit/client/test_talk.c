@@ -96,11 +96,11 @@ static void a_connection_that_was_closed_is_replaced(void **state)
 
 static void connection_close_is_obeyed(void **state)
 {
-	start(
-	    (struct fake_step[]){
-		{.reply = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"a\":1}", .close = true},
-		{.reply = OK(2, "{}")}},
-	    2);
+	start((struct fake_step[]){{.reply =
+	                                "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"a\":1}",
+	                            .close = true},
+	                           {.reply = OK(2, "{}")}},
+	      2);
 	json_t *j = NULL;
 
 	assert_int_equal(panda_call(p, "GET", "/a", NULL, &j, &e), 0);
@@ -240,11 +240,12 @@ static void a_source_that_ends_early_ends_the_upload(void **state)
 	size_t left = 10;
 
 	/* Whether it answers before the source has ended or not: it is not believed. */
-	start(
-	    (struct fake_step[]){
-		{.reply = OK(2, "{}"), .early = true, .then_read = 200000, .close = true},
-		{.reply = OK(2, "{}")}},
-	    2);
+	start((struct fake_step[]){{.reply = OK(2, "{}"),
+	                            .early = true,
+	                            .then_read = 200000,
+	                            .close = true},
+	                           {.reply = OK(2, "{}")}},
+	      2);
 	assert_int_equal(panda_upload(p, "PUT", "/f", 100, count_down, &left, NULL, &e), -EIO);
 	assert_int_equal(panda_call(p, "GET", "/", NULL, NULL, &e), 0);
 	end();

@@ -117,9 +117,9 @@ static void records_are_there_after_a_reopen_and_a_checkpoint(void **state)
 	db_close(b->db);
 	b->db = NULL;
 	assert_int_equal(db_open(b->path, &b->db, &e), 0);
-	assert_int_equal(
-	    db_each(b->db, &e, keep_text, got, "SELECT value FROM settings ORDER BY key DESC", ""),
-	    0);
+	assert_int_equal(db_each(b->db, &e, keep_text, got,
+	                         "SELECT value FROM settings ORDER BY key DESC", ""),
+	                 0);
 	assert_string_equal(got, "two");
 }
 

@@ -42,8 +42,9 @@ static void the_cpu_that_idled_most_since_the_last_choice_wins(void **state)
 	                      "cpu2 1 1 1 190 9\nintr 7\n"),
 	                 1);
 	assert_int_equal(s.idle[1], 300);
-	assert_int_equal(
-	    pick(&s, &may, "cpu0 1 1 1 960 9\ncpu1 1 1 1 301 9\ncpu2 1 1 1 290 9\nintr 7\n"), 2);
+	assert_int_equal(pick(&s, &may,
+	                      "cpu0 1 1 1 960 9\ncpu1 1 1 1 301 9\ncpu2 1 1 1 290 9\nintr 7\n"),
+	                 2);
 }
 
 static void equally_idle_cpus_take_turns(void **state)

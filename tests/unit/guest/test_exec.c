@@ -102,13 +102,13 @@ static void what_cannot_start_says_why(void **state)
 	assert_non_null(strstr(e.text, "cannot start program"));
 	assert_int_equal(guest_exec_wait(b->g, &(struct guest_exec){.argv = dir}, &exit, &e),
 	                 -EACCES);
-	assert_int_equal(
-	    guest_exec_wait(b->g, &(struct guest_exec){.argv = ok, .cwd = "/nope"}, &exit, &e),
-	    -ENOENT);
+	assert_int_equal(guest_exec_wait(b->g, &(struct guest_exec){.argv = ok, .cwd = "/nope"},
+	                                 &exit, &e),
+	                 -ENOENT);
 	assert_non_null(strstr(e.text, "cannot enter directory"));
-	assert_int_equal(
-	    guest_exec_wait(b->g, &(struct guest_exec){.argv = ok, .user = "nope"}, &exit, &e),
-	    -ENOENT);
+	assert_int_equal(guest_exec_wait(b->g, &(struct guest_exec){.argv = ok, .user = "nope"},
+	                                 &exit, &e),
+	                 -ENOENT);
 	assert_non_null(strstr(e.text, "no such user"));
 	assert_ok(guest_exec_wait(b->g, &(struct guest_exec){.argv = ok}, &exit, &why));
 }
@@ -158,8 +158,9 @@ static void stdin_that_nobody_reads_does_no_harm(void **state)
 {
 	struct box *b = *state;
 	autoclose int fd = file_of(b, "in", 1 << 20);
-	struct result r = run_exec(
-	    b->g, (struct guest_exec){.script = "exit 3", .feed_stdin = true, .stdin_fd = fd});
+	struct result r =
+	    run_exec(b->g,
+	             (struct guest_exec){.script = "exit 3", .feed_stdin = true, .stdin_fd = fd});
 
 	assert_int_equal(r.exit.code, 3);
 	result_free(&r);
@@ -510,14 +511,17 @@ static void terminal_end(void *arg, struct guest_call *c, int err, const char *t
 
 static void a_terminal_has_a_size_that_changes(void **state)
 {
-	static const struct guest_ops ops = {
-	    .data = terminal_data, .reply = terminal_reply, .end = terminal_end};
+	static const struct guest_ops ops = {.data = terminal_data,
+	                                     .reply = terminal_reply,
+	                                     .end = terminal_end};
 	struct box *b = *state;
 	struct terminal t = {0};
 	char *argv[] = {(char *)"/bin/sh", NULL};
 	uint8_t list[64];
-	struct wire_exec m = {
-	    .flags = WIRE_EXEC_PTY, .window = GUEST_WINDOW, .rows = 30, .cols = 100};
+	struct wire_exec m = {.flags = WIRE_EXEC_PTY,
+	                      .window = GUEST_WINDOW,
+	                      .rows = 30,
+	                      .cols = 100};
 
 	t.r.out.p = calloc(1, 1);
 	m.cwd = m.user = wire_str("");
@@ -552,8 +556,9 @@ static uint64_t start_detached(struct guest *g, const char *script, bool stdin_o
 {
 	uint64_t id = 0;
 
-	assert_ok(guest_exec_start(
-	    g, &(struct guest_exec){.script = script, .feed_stdin = stdin_open}, &id, &why));
+	assert_ok(guest_exec_start(g,
+	                           &(struct guest_exec){.script = script, .feed_stdin = stdin_open},
+	                           &id, &why));
 	assert_true(id > 0);
 	return id;
 }
@@ -686,13 +691,15 @@ static void holder_end(void *arg, struct guest_call *c, int err, const char *tex
 
 static void a_reader_that_holds_loses_nothing(void **state)
 {
-	static const struct guest_ops ops = {
-	    .data = holder_data, .reply = holder_reply, .end = holder_end};
+	static const struct guest_ops ops = {.data = holder_data,
+	                                     .reply = holder_reply,
+	                                     .end = holder_end};
 	struct box *b = *state;
 	struct guest *other = box_connect(b);
 	uint64_t id = start_detached(b->g, "read x; seq 1 200000", true), held;
-	struct wire_attach m = {
-	    .id = id, .window = 4096, .flags = WIRE_ATTACH_STDIN | WIRE_ATTACH_HOLD};
+	struct wire_attach m = {.id = id,
+	                        .window = 4096,
+	                        .flags = WIRE_ATTACH_STDIN | WIRE_ATTACH_HOLD};
 	struct holder h = {0};
 	struct lookup l;
 
@@ -895,8 +902,9 @@ static void a_new_life_has_its_own_environment(void **state)
 	result_free(&r);
 	assert_ok(guest_stats(b->g, &stats, &why));
 	assert_int_equal(stats.generation, 42);
-	m = (struct wire_reborn){
-	    .generation = 43, .hostname = wire_str(""), .machine_id = wire_str("")};
+	m = (struct wire_reborn){.generation = 43,
+	                         .hostname = wire_str(""),
+	                         .machine_id = wire_str("")};
 	assert_ok(guest_ask(b->g, WIRE_REBORN, &m, "reborn", &why));
 	r = run_sh(b->g, "echo ${TOKEN-none}");
 	assert_string_equal(r.out.p, "none\n");

@@ -299,10 +299,10 @@ static void names_modes_and_links_change(void **state)
 	move.flags = 0;
 	assert_ok(guest_ask(b->g, WIRE_RENAME, &move, "rename", &why));
 	assert_content(path_in(b, "p/two"), "1");
-	assert_ok(guest_ask(
-	    b->g, WIRE_CHMOD,
-	    &(struct wire_path_flags){.path = wire_str(path_in(b, "p/two")), .flags = 0755},
-	    "chmod", &why));
+	assert_ok(guest_ask(b->g, WIRE_CHMOD,
+	                    &(struct wire_path_flags){.path = wire_str(path_in(b, "p/two")),
+	                                              .flags = 0755},
+	                    "chmod", &why));
 	assert_ok(guest_stat(b->g, path_in(b, "p/two"), true, &info, &why));
 	assert_int_equal(info.mode, S_IFREG | 0755);
 	assert_int_equal(info.size, 1);

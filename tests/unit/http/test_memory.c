@@ -109,8 +109,8 @@ static void no_lack_of_memory_breaks_more_than_one_connection(void **state)
 			int fd, other;
 
 			begun = ended = opened = closed = 0;
-			bed_start(
-			    &b, &(struct http_config){.handler = handle, .conns_per_addr_max = 5});
+			bed_start(&b, &(struct http_config){.handler = handle,
+			                                    .conns_per_addr_max = 5});
 			other = bed_connect(&b);
 			fired = false;
 			fail_at = nth;

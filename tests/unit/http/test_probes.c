@@ -217,8 +217,8 @@ static void good_ones_are_served(void **state)
 /* A head that grows for ever, in its path, in one header, in many: it ends at 32 KiB or 100. */
 static void endless_heads_are_refused(void **state)
 {
-	static const char *const fronts[] = {
-	    "GET /", "GET / HTTP/1.1\r\nHost: a\r\nX: ", "GET / HTTP/1.1\r\nHost: a\r\n"};
+	static const char *const fronts[] = {"GET /", "GET / HTTP/1.1\r\nHost: a\r\nX: ",
+	                                     "GET / HTTP/1.1\r\nHost: a\r\n"};
 	static const char *const backs[] = {"aaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaa", "X: y\r\n"};
 
 	for (int i = 0; i < 3; i++) {

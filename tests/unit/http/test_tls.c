@@ -311,8 +311,9 @@ static void unusable_files_are_told_by_name(void **state)
 
 	assert_int_equal(loop_new(&l), 0);
 	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
-		struct http_config c = {
-		    .handler = handle, .tls_cert = all[i].cert, .tls_key = all[i].key};
+		struct http_config c = {.handler = handle,
+		                        .tls_cert = all[i].cert,
+		                        .tls_key = all[i].key};
 		struct http_server *s = NULL;
 		struct err e = {0};
 

@@ -45,8 +45,9 @@ static void on_closed(void *arg, struct ws *w)
 
 static void handle(void *arg, struct http_req *r)
 {
-	static const struct ws_ops ops = {
-	    .message = on_message, .writable = on_writable, .closed = on_closed};
+	static const struct ws_ops ops = {.message = on_message,
+	                                  .writable = on_writable,
+	                                  .closed = on_closed};
 
 	if (ws_accept(r, http_query(r)[0] ? http_query(r) : NULL, &ops, NULL, &ws) < 0)
 		assert_true(http_begun(r));

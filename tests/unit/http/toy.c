@@ -114,8 +114,9 @@ static void handle(void *arg, struct http_req *r)
 {
 	static const struct http_body_ops count = {.data = count_data, .end = count_end};
 	static const struct http_body_ops mirror = {.data = mirror_data, .end = mirror_end};
-	static const struct ws_ops ws_ops = {
-	    .message = ws_message, .writable = ws_writable, .closed = ws_closed};
+	static const struct ws_ops ws_ops = {.message = ws_message,
+	                                     .writable = ws_writable,
+	                                     .closed = ws_closed};
 	const char *path = http_path(r);
 	struct ws *sock;
 

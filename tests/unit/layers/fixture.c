@@ -56,8 +56,9 @@ static void add_image(struct fixture *f)
 	struct manifest_disk *d = &f->manifest.disks[1];
 
 	assert_int_equal(mkdirat(f->dir, "images", 0700), 0);
-	assert_int_equal(
-	    io_replace_file(f->dir, "images/root.img", bytes, sizeof(bytes), 0444, true), 0);
+	assert_int_equal(io_replace_file(f->dir, "images/root.img", bytes, sizeof(bytes), 0444,
+	                                 true),
+	                 0);
 	snprintf(d->name, sizeof(d->name), "root");
 	snprintf(d->image_path, sizeof(d->image_path), "images/root.img");
 	d->size = sizeof(bytes);

@@ -342,8 +342,9 @@ static void verify_names_the_first_bad_chunk(void **state)
 	assert_int_equal(layer_verify(l, dir, &e), 0);
 
 	fd = openat(dir, data, O_RDWR | O_CLOEXEC); /* a chunk becomes a hole, the last one too */
-	assert_int_equal(
-	    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4 * CHUNK, CHUNK), 0);
+	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4 * CHUNK,
+	                           CHUNK),
+	                 0);
 	assert_int_equal(layer_verify(l, dir, &e), -EBADMSG);
 	assert_non_null(strstr(e.text, "chunk 4 "));
 	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, CHUNK), 0);
@@ -419,8 +420,8 @@ static void missing_and_cut_files_are_refused(void **state)
 	layer_unref(l);
 }
 
-/* 48 MiB, so that several threads work on it; every third page is not in the map, some are zeros.
- */
+/* 48 MiB, so that several threads work on it; every third page is not in the map, some are
+ * zeros. */
 static struct layer *big_layer(void)
 {
 	enum { BIG = 12288 };
@@ -435,8 +436,9 @@ static struct layer *big_layer(void)
 		for (size_t k = 0; k < sizeof(page); k += 4)
 			*(uint32_t *)(page + k) = i % 7 ? rnd(&seed) : 0;
 		if (i % 5)
-			assert_int_equal(
-			    io_pwrite_full(fd, page, sizeof(page), (off_t)(i * MAP_PAGE)), 0);
+			assert_int_equal(io_pwrite_full(fd, page, sizeof(page),
+			                                (off_t)(i * MAP_PAGE)),
+			                 0);
 		if (i % 3)
 			assert_int_equal(map_add(&map, i, 1), 0);
 	}

@@ -28,8 +28,9 @@ static void a_full_disk_is_reported_and_leaves_room_to_go_on(void **state)
 		;
 	assert_int_equal(r, -ENOSPC);
 	close(fd);
-	assert_int_equal(
-	    snapshot_write(&f.store, "one", &f.manifest, &f.memory, f.disks, f.state, &e), -ENOSPC);
+	assert_int_equal(snapshot_write(&f.store, "one", &f.manifest, &f.memory, f.disks, f.state,
+	                                &e),
+	                 -ENOSPC);
 	assert_string_equal(e.kind, "snapshot_no_space");
 	assert_int_equal(count_entries(f.store.snapshots), 0);
 	fixture_refused(&f, "one", SNAPSHOT_SIZES, "snapshot_not_found", NULL);

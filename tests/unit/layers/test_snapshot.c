@@ -31,9 +31,9 @@ static void a_snapshot_comes_back_as_it_was(void **state)
 	assert_int_equal(snapshot_load(&f->store, "one", NULL, SNAPSHOT_SIZES, &s, &e), 0);
 	snapshot_free(s);
 	assert_int_equal(count_entries(f->store.snapshots), 1); /* no temporary left */
-	assert_int_equal(
-	    snapshot_write(&f->store, "one", &f->manifest, &f->memory, f->disks, f->state, &e),
-	    -EEXIST);
+	assert_int_equal(snapshot_write(&f->store, "one", &f->manifest, &f->memory, f->disks,
+	                                f->state, &e),
+	                 -EEXIST);
 	assert_string_equal(e.kind, "snapshot_exists");
 	fixture_check(f, "one");
 }
@@ -50,8 +50,9 @@ static void layers_are_shared_and_go_with_the_last_snapshot(void **state)
 	fixture_write(f, "one");
 	/* Restored from disk, snapshotted again: nothing is copied. */
 	assert_int_equal(snapshot_load(&f->store, "one", &f->host, SNAPSHOT_SIZES, &s, &e), 0);
-	assert_int_equal(
-	    snapshot_write(&f->store, "two", &f->manifest, &s->memory, s->disks, s->state, &e), 0);
+	assert_int_equal(snapshot_write(&f->store, "two", &f->manifest, &s->memory, s->disks,
+	                                s->state, &e),
+	                 0);
 	snapshot_free(s);
 	layer_names(&f->memory.at[0]->digest, data, map);
 	ino = inode(f->store.snapshots, "%s/%s", "one", data);
@@ -125,15 +126,15 @@ static void what_does_not_fit_together_is_not_written(void **state)
 	struct err e;
 
 	f->manifest.memory_size += MAP_PAGE;
-	assert_int_equal(
-	    snapshot_write(&f->store, "one", &f->manifest, &f->memory, f->disks, f->state, &e),
-	    -EINVAL);
+	assert_int_equal(snapshot_write(&f->store, "one", &f->manifest, &f->memory, f->disks,
+	                                f->state, &e),
+	                 -EINVAL);
 	assert_string_equal(e.kind, "snapshot_invalid");
 	f->manifest.memory_size -= MAP_PAGE;
 	snprintf(f->manifest.disks[1].image_path, MANIFEST_PATH, "../root.img");
-	assert_int_equal(
-	    snapshot_write(&f->store, "one", &f->manifest, &f->memory, f->disks, f->state, &e),
-	    -EINVAL);
+	assert_int_equal(snapshot_write(&f->store, "one", &f->manifest, &f->memory, f->disks,
+	                                f->state, &e),
+	                 -EINVAL);
 	assert_string_equal(e.kind, "snapshot_invalid");
 	assert_int_equal(count_entries(f->store.snapshots), 0);
 }
@@ -337,9 +338,9 @@ static void a_changed_image_is_seen(void **state)
 	struct err e;
 
 	fixture_write(f, "one");
-	assert_int_equal(
-	    io_replace_file(f->dir, "images/root.img", "Not really a file system", 25, 0444, true),
-	    0);
+	assert_int_equal(io_replace_file(f->dir, "images/root.img", "Not really a file system", 25,
+	                                 0444, true),
+	                 0);
 	fixture_refused(f, "one", SNAPSHOT_FULL, "snapshot_corrupt", &e);
 	assert_non_null(strstr(e.text, "images/root.img"));
 	assert_int_equal(io_replace_file(f->dir, "images/root.img", "short", 5, 0444, true), 0);

@@ -55,8 +55,9 @@ static void make_image(struct engine_image *i)
 	add_layer(&i->memory);
 	i->ndisks = 2;
 	for (size_t d = 0; d < i->ndisks; d++) {
-		i->disks[d] = (struct engine_disk){
-		    .size = PAGES * MAP_PAGE, .read_only = d == 0, .layers = {.pages = PAGES}};
+		i->disks[d] = (struct engine_disk){.size = PAGES * MAP_PAGE,
+		                                   .read_only = d == 0,
+		                                   .layers = {.pages = PAGES}};
 		add_layer(&i->disks[d].layers);
 	}
 	i->state = memfd_create("state", MFD_CLOEXEC);

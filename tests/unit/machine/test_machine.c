@@ -185,8 +185,9 @@ static int write_text(struct world *w, const char *id, const char *text)
 	dir = openat(w->ms.dir, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(dir >= 0);
 	if (text)
-		assert_int_equal(
-		    io_replace_file(dir, "machine.json", text, strlen(text), 0600, true), 0);
+		assert_int_equal(io_replace_file(dir, "machine.json", text, strlen(text), 0600,
+		                                 true),
+		                 0);
 	return dir;
 }
 

@@ -43,11 +43,11 @@ static void a_question_that_offers_more_room_is_believed_up_to_a_limit(void **st
 {
 	struct dns_question q;
 
-	assert_int_equal(
-	    dns_parse_query(BYTES("\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01" WEB
-	                          "\x00\x00\x29\xff\xff\x00\x00\x80\x00\x00\x00"),
-	                    &q),
-	    0);
+	assert_int_equal(dns_parse_query(BYTES(
+					     "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01" WEB
+					     "\x00\x00\x29\xff\xff\x00\x00\x80\x00\x00\x00"),
+	                                 &q),
+	                 0);
 	assert_true(q.edns);
 	assert_int_equal(q.udp_max, DNS_UDP_MAX);
 }
@@ -172,14 +172,14 @@ static void circles_and_pointers_forward_end(void **state)
 	                           "\xc0\x0c\x00\x05\x00\x01\x00\x00\x00\x1e\x00\x02\xc0\x0c"),
 	                     0x1234, "web.example", DNS_A, &a),
 	    -ELOOP);
-	assert_int_equal(
-	    dns_parse_answer(BYTES(ASKED "\x00\x01\x00\x00\x00\x00" WEB "\xc0\x1d" A("\x01")),
-	                     0x1234, "web.example", DNS_A, &a),
-	    -EPROTO);
-	assert_int_equal(
-	    dns_parse_answer(BYTES(ASKED "\x00\x01\x00\x00\x00\x00" WEB "\xc0\x40" A("\x01")),
-	                     0x1234, "web.example", DNS_A, &a),
-	    -EPROTO);
+	assert_int_equal(dns_parse_answer(BYTES(ASKED "\x00\x01\x00\x00\x00\x00" WEB
+	                                              "\xc0\x1d" A("\x01")),
+	                                  0x1234, "web.example", DNS_A, &a),
+	                 -EPROTO);
+	assert_int_equal(dns_parse_answer(BYTES(ASKED "\x00\x01\x00\x00\x00\x00" WEB
+	                                              "\xc0\x40" A("\x01")),
+	                                  0x1234, "web.example", DNS_A, &a),
+	                 -EPROTO);
 	/* An address of five bytes, a CNAME that ends early. */
 	assert_int_equal(
 	    dns_parse_answer(

@@ -202,8 +202,9 @@ static void many_who_ask_the_same_are_one_question(void **state)
 	assert_int_equal(upstream_new(l, servers, 2, &u), 0);
 	assert_int_equal(upstream_cached(u, "a.example", DNS_A, &found), 0);
 	for (int i = 0; i < 5; i++) {
-		w[i] = (struct waiter){
-		    .l = {.fn = on_found, .arg = &w[i]}, .loop = l, .left = &waiting};
+		w[i] = (struct waiter){.l = {.fn = on_found, .arg = &w[i]},
+		                       .loop = l,
+		                       .left = &waiting};
 		assert_int_equal(upstream_ask(u, "a.example", DNS_A, &w[i].l), 0);
 	}
 	upstream_cancel(&w[2].l);
@@ -233,8 +234,10 @@ static void without_servers_everybody_is_told_so_but_not_from_within(void **stat
 
 	assert_int_equal(loop_new(&l), 0);
 	assert_int_equal(upstream_new(l, NULL, 0, &u), 0);
-	w = (struct waiter){
-	    .l = {.fn = on_found, .arg = &w}, .loop = l, .left = &waiting, .addr = 7};
+	w = (struct waiter){.l = {.fn = on_found, .arg = &w},
+	                    .loop = l,
+	                    .left = &waiting,
+	                    .addr = 7};
 	assert_int_equal(upstream_ask(u, "a.example", DNS_A, &w.l), 0);
 	assert_false(w.told);
 	assert_int_equal(loop_run(l), 0);
@@ -262,8 +265,9 @@ static void questions_under_way_are_bounded_and_end_with_it(void **state)
 	assert_int_equal(upstream_new(l, &server, 1, &u), 0);
 	for (int i = 0; i <= UPSTREAM_QUERIES_MAX; i++) {
 		snprintf(name, sizeof(name), "n%d.example", i);
-		w[i] = (struct waiter){
-		    .l = {.fn = on_found, .arg = &w[i]}, .loop = l, .left = &waiting};
+		w[i] = (struct waiter){.l = {.fn = on_found, .arg = &w[i]},
+		                       .loop = l,
+		                       .left = &waiting};
 		assert_int_equal(upstream_ask(u, name, DNS_A, &w[i].l),
 		                 i < UPSTREAM_QUERIES_MAX ? 0 : -EAGAIN);
 	}

@@ -134,8 +134,9 @@ static void what_is_no_hello_is_refused_at_its_first_byte(void **state)
 	assert_int_equal(sni_parse((const uint8_t *)"\x16\x03\x01\x00\x00", 5, name), -EPROTO);
 	assert_int_equal(sni_parse((const uint8_t *)"\x16\x03\x01\xff\xff", 5, name), -EPROTO);
 	assert_int_equal(sni_parse((const uint8_t *)"\x16\x03\x01\x00\x04\x02", 6, name), -EPROTO);
-	assert_int_equal(
-	    sni_parse((const uint8_t *)"\x16\x03\x01\x00\x04\x01\xff\xff\xff", 9, name), -EPROTO);
+	assert_int_equal(sni_parse((const uint8_t *)"\x16\x03\x01\x00\x04\x01\xff\xff\xff", 9,
+	                           name),
+	                 -EPROTO);
 }
 
 static void a_hello_without_a_name_is_told_apart(void **state)

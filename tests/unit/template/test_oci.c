@@ -41,10 +41,11 @@ static void what_an_image_says_is_taken_over(void **state)
 	    "\"Entrypoint\": [\"e\"], \"Cmd\": [\"c\", \"d\"], "
 	    "\"Healthcheck\": {\"Test\": [\"CMD-SHELL\", \"check\"]}, \"Labels\": {\"x\": 1}}}\n");
 	AUTO(json_decrefp)
-	json_t *want = json_pack(
-	    "{s:i, s:[s], s:{s:s, s:s}, s:s, s:s, s:{s:[s], s:[s, s], s:[s, s, s]}}", "layers", 2,
-	    "refs", "a:1", "env", "A", "b=c", "E", "", "workdir", "/w", "user", "u", "start",
-	    "entrypoint", "e", "cmd", "c", "d", "ready", "/bin/sh", "-c", "check");
+	json_t *want =
+	    json_pack("{s:i, s:[s], s:{s:s, s:s}, s:s, s:s, s:{s:[s], s:[s, s], s:[s, s, s]}}",
+	              "layers", 2, "refs", "a:1", "env", "A", "b=c", "E", "", "workdir", "/w",
+	              "user", "u", "start", "entrypoint", "e", "cmd", "c", "d", "ready", "/bin/sh",
+	              "-c", "check");
 
 	(void)state;
 	assert_non_null(want);

@@ -93,8 +93,9 @@ static void what_was_written_is_read_and_the_base_stays(void **state)
 static void a_read_may_cross_layers_and_pieces(void **state)
 {
 	char buf[4 * BLOCK];
-	struct iovec iov[] = {
-	    {buf, 100}, {buf + 100, 2 * BLOCK}, {buf + 100 + 2 * BLOCK, 2 * BLOCK - 100}};
+	struct iovec iov[] = {{buf, 100},
+	                      {buf + 100, 2 * BLOCK},
+	                      {buf + 100 + 2 * BLOCK, 2 * BLOCK - 100}};
 	struct disk d;
 
 	two_layers(&d);

@@ -41,8 +41,8 @@ static void boot(struct ram *r)
 	assert_int_equal(ram_boot(r, SIZE), 0);
 }
 
-/* As the host does it; the state as another process would load it. Returns the pages of the layer.
- */
+/* As the host does it; the state as another process would load it. Returns the pages of the
+ * layer. */
 static uint64_t snapshot(struct ram *r, struct state_out *out, uint64_t *ret_live)
 {
 	uint64_t at = 0, pages = 0, live;

@@ -10,8 +10,10 @@
 
 static void a_header_survives_the_way(void **state)
 {
-	struct wire_header h = {
-	    .length = 65536, .type = WIRE_DATA, .chan = 2, .stream = 0xdeadbeef};
+	struct wire_header h = {.length = 65536,
+	                        .type = WIRE_DATA,
+	                        .chan = 2,
+	                        .stream = 0xdeadbeef};
 	struct wire_header back;
 	uint8_t b[WIRE_HEADER];
 
@@ -146,8 +148,10 @@ static void a_mount_says_which_volume_goes_where(void **state)
 {
 	/* As other implementations of the protocol must write it. */
 	static const char bytes[] = "\x02\0\0\0\x01\0\0\0\x05\0\0\0/work\0\0\0\0\0";
-	struct wire_mount m = {
-	    .volume = 2, .flags = WIRE_MOUNT_RO, .path = wire_str("/work"), .fstype = wire_str("")};
+	struct wire_mount m = {.volume = 2,
+	                       .flags = WIRE_MOUNT_RO,
+	                       .path = wire_str("/work"),
+	                       .fstype = wire_str("")};
 	struct wire_mount back;
 	uint8_t b[64];
 
