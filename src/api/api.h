@@ -100,6 +100,7 @@ void call_text(struct call *c, int status, const char *type, const char *p, size
 void call_error(struct call *c, const struct err *e); /* status from the table of kinds */
 void call_fail(struct call *c, int code, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+void call_nomem(struct call *c); /* as err_nomem() */
 /* The HTTP status of a kind of error. */
 int api_status_of(const char *kind);
 

@@ -392,7 +392,7 @@ bool auth_check(struct call *c)
 		return false;
 	}
 	if (!tenant) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return false;
 	}
 	snprintf(c->tenant, sizeof(c->tenant), "%s", tenant->name);

@@ -295,6 +295,14 @@ void call_fail(struct call *c, int code, const char *kind, const char *fmt, ...)
 	call_error(c, &e);
 }
 
+void call_nomem(struct call *c)
+{
+	struct err e;
+
+	err_nomem(&e);
+	call_error(c, &e);
+}
+
 /* ---- server-sent events ---- */
 
 static void ping(void *arg)

@@ -1,6 +1,7 @@
 #include "base/err.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,11 @@ int err_set(struct err *e, int code, const char *kind, const char *fmt, ...)
 	vsnprintf(e->text, sizeof(e->text), fmt, ap);
 	va_end(ap);
 	return -code;
+}
+
+int err_nomem(struct err *e)
+{
+	return err_set(e, ENOMEM, "no_memory", "no memory");
 }
 
 int err_prefix(struct err *e, const char *fmt, ...)

@@ -15,5 +15,8 @@ struct err {
 int err_set(struct err *e, int code, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* ENOMEM, kind "no_memory": the one answer of all rooms when memory is out. */
+int err_nomem(struct err *e);
+
 /* Puts "what: " in front of the text of an error that is already set; returns -e->code. */
 int err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

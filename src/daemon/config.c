@@ -139,12 +139,12 @@ int config_set(struct config *c, const char *key, const char *value, struct err 
 			               LISTEN_MAX);
 		c->listen[c->nlisten] = NULL;
 		if (set_text(&c->listen[c->nlisten], value) < 0)
-			return err_set(e, ENOMEM, "no_memory", "no memory");
+			return err_nomem(e);
 		c->nlisten++;
 		return 0;
 	case TEXT:
 		if (set_text((char **)((char *)c + k->at), value) < 0)
-			return err_set(e, ENOMEM, "no_memory", "no memory");
+			return err_nomem(e);
 		return 0;
 	case NUMBER:
 		errno = 0;

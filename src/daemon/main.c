@@ -138,7 +138,7 @@ static int listen_all(struct daemon *d, struct err *e)
 		r = !strncmp(list[i], "unix:", 5) ? listen_unix(list[i] + 5, &fd, e)
 		                                  : listen_tcp(list[i], &fd, e);
 		if (r == 0 && http_server_listen(d->server, fd) < 0)
-			r = err_set(e, ENOMEM, "no_memory", "no memory");
+			r = err_nomem(e);
 		if (r < 0)
 			return r;
 		log_info("listening address=%s", list[i]);
@@ -316,7 +316,7 @@ static int wire(struct daemon *d, struct err *e)
 	int r;
 
 	if (loop_new(&d->loop) < 0)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	r = watch_signals(d, e);
 	if (r == 0)
 		r = lock_run_dir(d, e);
@@ -460,7 +460,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "pandad: what is '%.60s'?\nTry 'pandad --help'.\n", argv[optind]);
 		return 2;
 	}
-	r = config_default(&d.config) < 0 ? err_set(&e, ENOMEM, "no_memory", "no memory") : 0;
+	r = config_default(&d.config) < 0 ? err_nomem(&e) : 0;
 	if (r == 0 && (file || access("/etc/pandad.conf", R_OK) == 0))
 		r = config_read(&d.config, file ? file : "/etc/pandad.conf", &e);
 	for (size_t i = 0; r == 0 && i < nsets; i++)

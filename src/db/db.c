@@ -68,7 +68,7 @@ static int fail(struct db *d, struct err *e, int rc)
 	case SQLITE_CONSTRAINT:
 		return err_set(e, EEXIST, "exists", "there is one of that name already");
 	case SQLITE_NOMEM:
-		return err_set(e, ENOMEM, "db_failed", "no memory");
+		return err_nomem(e);
 	default:
 		return err_set(e, EIO, "db_failed", "records: %s", sqlite3_errmsg(d->sqlite));
 	}
@@ -112,7 +112,7 @@ int db_open(const char *path, struct db **ret, struct err *e)
 	int rc, r;
 
 	if (!d)
-		return err_set(e, ENOMEM, "db_failed", "no memory");
+		return err_nomem(e);
 	rc =
 	    sqlite3_open_v2(path, &d->sqlite,
 	                    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);

@@ -456,7 +456,7 @@ int engines_new(const struct engines_config *cfg, struct engines **ret, struct e
 	int r;
 
 	if (!local)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	local->engines = (struct engines){
 	    .list = local->list,
 	    .memory_slot = CTL_FD_LAYER,

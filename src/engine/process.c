@@ -219,7 +219,7 @@ int local_prepare(struct engines *engines, const char *id, int dirfd, struct err
 	int r;
 
 	if (!p)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	snprintf(p->id, sizeof(p->id), "%s", id);
 	r = machine_process_start(local, &local->programs[0], id, dirfd, NULL, &p->process, e);
 	if (r < 0) {

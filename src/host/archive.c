@@ -96,7 +96,7 @@ int host_import_end(struct host *h, const struct host_snapshot *s, struct err *e
 
 	fault_at("import.verified");
 	if (!text)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	return db_run(h->db, e,
 	              "UPDATE snapshots SET state = 'ready', sandbox_id = ?, doc = ? WHERE id = ?",
 	              "ttt", s->sandbox_id, text, s->id);

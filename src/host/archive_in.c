@@ -77,7 +77,7 @@ int parcel_begin(struct host *h, const char *id, struct parcel_in **ret, struct 
 	struct parcel_in *p = calloc(1, sizeof(*p));
 
 	if (!p)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	p->host = h;
 	p->fd = p->dir = -1;
 	snprintf(p->id, sizeof(p->id), "%s", id);
@@ -159,7 +159,7 @@ static int begin_member(struct parcel_in *p, uint64_t size, struct err *e)
 	if (size == 0 || size > max)
 		return bad(e, "a file is of the wrong name or size, or out of order");
 	p->text = malloc(size + 1);
-	return p->text ? 0 : err_set(e, ENOMEM, "no_memory", "no memory");
+	return p->text ? 0 : err_nomem(e);
 }
 
 static int put_text(struct parcel_in *p, const char *name, struct err *e)

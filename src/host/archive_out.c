@@ -144,7 +144,7 @@ int parcel_open(struct host *h, const struct host_snapshot *s, struct parcel_out
 	int r;
 
 	if (!p)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	p->dir = openat(h->store.snapshots, s->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	r = snapshot_load(&h->store, s->id, NULL, SNAPSHOT_SIZES, &p->snap, e);
 	if (r < 0) {

@@ -364,7 +364,7 @@ static void diff_work(void *arg)
 	else if (r == 0)
 		d->result = tell(d);
 	if (r == 0 && !d->result)
-		r = err_set(&d->err, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(&d->err);
 	for (int k = 0; k < 2; k++)
 		side_close(d, &d->side[k]);
 	d->r = r;
@@ -432,7 +432,7 @@ static void diff_next(void *arg, const struct err *e, struct sandbox *woken)
 		}
 	}
 	if (r == 0 && pool_submit(d->host->pool, diff_work, diff_over, d) < 0)
-		r = err_set(&d->err, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(&d->err);
 	if (r < 0) {
 		struct err mine = d->err;
 
@@ -446,7 +446,7 @@ static struct diff *diff_new(struct host *h, diff_done *done, void *arg)
 	struct err e;
 
 	if (!d) {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		done(arg, &e, NULL);
 		return NULL;
 	}
@@ -501,7 +501,7 @@ static int take_other(struct diff *d, struct side *s, struct sandbox *sb, const 
 		return take_sandbox(d, s, osb, e);
 	snprintf(s->id, sizeof(s->id), "%s", c ? c->id : snap.id);
 	if (c && engine_image_copy(&c->image, &s->image) < 0)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	if (!c)
 		snprintf(s->load, sizeof(s->load), "%s", snap.id);
 	s->scratch = true;

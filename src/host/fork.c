@@ -209,7 +209,7 @@ static void child_wired(void *arg, const struct err *e)
 		c->job.net_fd = network_fd(c->sb);
 		if (pool_submit(c->fork->host->pool, child_work, child_done, c) == 0)
 			return;
-		err_set(&mine, ENOMEM, "no_memory", "no memory");
+		err_nomem(&mine);
 		e = &mine;
 	}
 	child_fails(c, e);
@@ -232,7 +232,7 @@ static void seal_done(void *arg)
 		c->job.err = f->err;
 		c->job.generation = generation;
 		if (r == 0 && engine_image_copy(&f->image, &c->job.image) < 0)
-			r = err_set(&c->job.err, ENOMEM, "no_memory", "no memory");
+			r = err_nomem(&c->job.err);
 		if (r == 0)
 			r = volume_open_all(h, f->tenant, c->job.id, f->volumes, false,
 			                    c->job.volumes, &c->job.err);
@@ -282,7 +282,7 @@ static void fork_begin(struct op *op)
 	if (f->r == 0 && json_array_size(f->volumes)) {
 		f->sources = malloc(sizeof(*f->sources));
 		f->r = f->sources ? volume_sources(f->host, op->sb, f->sources, &f->err)
-		                  : err_set(&f->err, ENOMEM, "no_memory", "no memory");
+		                  : err_nomem(&f->err);
 		if (f->r == 0)
 			f->r = volume_room(f->host, f->count * f->sources->used, &f->err);
 	}
@@ -291,7 +291,7 @@ static void fork_begin(struct op *op)
 		return;
 	}
 	if (pool_submit(f->host->pool, seal_work, seal_done, f) < 0) {
-		f->r = err_set(&f->err, ENOMEM, "no_memory", "no memory");
+		f->r = err_nomem(&f->err);
 		seal_done(f);
 	}
 }
@@ -351,7 +351,7 @@ static int make_children(struct fork *f, const struct sandbox *parent, const jso
 			c->sb->spec.volumes = json_incref(f->volumes);
 		}
 		if (!c->sb || host_add(h, c->sb) < 0) {
-			r = err_set(e, ENOMEM, "no_memory", "no memory");
+			r = err_nomem(e);
 			if (c->sb)
 				host_drop(h, c->sb);
 			break;
@@ -413,7 +413,7 @@ void host_fork(struct host *h, struct sandbox *sb, size_t count, const json_t *m
 	for (size_t i = 0; f->children && i < count; i++)
 		start_job_init(&f->children[i].job, h);
 	if (!f->children || !f->result.children || !f->result.errors)
-		r = err_set(&e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(&e);
 	if (r == 0 && sb->state != SANDBOX_HIBERNATED)
 		r = sandbox_need_running(sb, &e);
 	if (r == 0)

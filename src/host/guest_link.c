@@ -292,7 +292,7 @@ void link_use(struct host *h, struct sandbox *sb,
 	}
 	u = malloc(sizeof(*u));
 	if (!u) {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		ready(arg, &e, NULL, NULL);
 		return;
 	}

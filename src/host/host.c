@@ -165,7 +165,7 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 	int r;
 
 	if (!h)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	h->loop = l;
 	h->engines = engines;
 	h->config = *c;
@@ -190,7 +190,7 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 		h->config.build_s = 20 * 60;
 	r = open_dirs(h, e);
 	if (r == 0 && dict_new(&h->by_id) < 0)
-		r = err_set(e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(e);
 	if (r == 0 && pool_new(l, h->config.threads, &h->pool) < 0)
 		r = err_set(e, EAGAIN, "no_memory", "cannot start threads");
 	if (r == 0)

@@ -139,7 +139,7 @@ static struct life *life_new(struct host *h, host_done *done, void *arg,
 	struct err e;
 
 	if (!l) {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		if (done)
 			done(arg, &e, NULL);
 		return NULL;
@@ -178,7 +178,7 @@ void life_end(struct life *l, const struct err *e)
 void life_run(struct life *l, void (*work)(void *arg), void (*done)(void *arg))
 {
 	if (pool_submit(l->host->pool, work, done, l) < 0) {
-		l->r = err_set(&l->err, ENOMEM, "no_memory", "no memory");
+		l->r = err_nomem(&l->err);
 		done(l);
 	}
 }
@@ -276,7 +276,7 @@ static void create_with(void *arg, const struct err *e, struct template *t)
 	}
 	l->job.generation = t->generation + 1;
 	if (engine_image_copy(&t->image, &l->job.image) < 0) {
-		err_set(&mine, ENOMEM, "no_memory", "no memory");
+		err_nomem(&mine);
 		create_undo(l, &mine);
 		return;
 	}
@@ -364,7 +364,7 @@ void host_create(struct host *h, const char *tenant, const struct sandbox_spec *
 	int r;
 
 	if (!sb) {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		done(arg, &e, NULL);
 		return;
 	}
@@ -387,7 +387,7 @@ void host_create(struct host *h, const char *tenant, const struct sandbox_spec *
 	sb->state = SANDBOX_CREATING;
 	r = record_insert(sb, &e);
 	if (r == 0 && host_add(h, sb) < 0)
-		r = err_set(&e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(&e);
 	if (r < 0) {
 		done(arg, &e, NULL);
 		record_delete(sb, NULL);

@@ -230,8 +230,7 @@ static int limit(struct sandbox *sb, void (*ready)(void *arg, const struct err *
 	                       .up_kbit = limit_of(sb->spec.egress, "up_kbit"),
 	                       .down_kbit = limit_of(sb->spec.egress, "down_kbit")};
 	struct shaping *s = calloc(1, sizeof(*s));
-	int r = s ? net_set_limits(sb->slot, &l, &s->shape, e)
-	          : err_set(e, ENOMEM, "no_memory", "no memory");
+	int r = s ? net_set_limits(sb->slot, &l, &s->shape, e) : err_nomem(e);
 
 	if (r == 0 && s->shape.ns >= 0) {
 		s->sb = sb;
@@ -262,8 +261,7 @@ static int take_now(struct sandbox *sb, int tap, struct err *e)
 {
 	struct owner *o = owner_new(sb);
 	struct net_policy *p = NULL;
-	int r =
-	    o ? policy_of(sb->spec.egress, &p, e) : err_set(e, ENOMEM, "no_memory", "no memory");
+	int r = o ? policy_of(sb->spec.egress, &p, e) : err_nomem(e);
 
 	if (r == 0)
 		r = tap < 0 ? net_take(sb->host->net, p, o, &sb->slot, e)
@@ -320,7 +318,7 @@ void network_take(struct sandbox *sb, void (*ready)(void *arg, const struct err 
 	}
 	t = calloc(1, sizeof(*t));
 	if (!t) {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		ready(arg, &e);
 		return;
 	}

@@ -327,7 +327,7 @@ static int may_take(struct taking *t, struct sandbox *sb, struct err *e)
 	if (!sb->history)
 		sb->history = calloc(1, sizeof(*sb->history));
 	if (!sb->history)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	for (struct checkpoint *c = sb->history->newest; c; c = c->older)
 		named += c->name[0] != 0;
 	if (t->c->name[0] && named >= CHECKPOINTS_NAMED_MAX)
@@ -355,7 +355,7 @@ static void take_begin(struct op *op)
 	if (sb->history->newest)
 		t->older = &sb->history->newest->image;
 	if (pool_submit(t->host->pool, take_work, take_done, t) < 0) {
-		t->r = err_set(&t->err, ENOMEM, "no_memory", "no memory");
+		t->r = err_nomem(&t->err);
 		take_done(t);
 	}
 }
@@ -383,7 +383,7 @@ void host_checkpoint(struct host *h, struct sandbox *sb, const char *name, check
 	struct err e;
 
 	if (!t) {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		done(arg, &e, NULL);
 		return;
 	}
@@ -629,7 +629,7 @@ static int rewind_prepare(struct rewind *w, struct sandbox *sb, struct err *e)
 	if (r < 0)
 		return r;
 	if (engine_image_copy(&c->image, &w->job.image) < 0)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	return 0;
 }
 
@@ -653,7 +653,7 @@ static void rewind_begin(struct op *op)
 	sb->state = SANDBOX_REWINDING; /* in memory only: the record is right until the change */
 	link_drop(sb);                 /* what is asked from now on waits for its turn */
 	if (pool_submit(w->host->pool, start_work, start_done, w) < 0) {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		if (w->job.prepared)
 			machine_remove(&w->host->machines, w->job.machine, NULL);
 		rewind_undo(w, &e);
@@ -670,7 +670,7 @@ void host_rewind(struct host *h, struct sandbox *sb, const char *to, unsigned st
 		w->to = strdup(to);
 	if (!w || (to && !w->to)) {
 		free(w);
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		done(arg, &e, NULL);
 		return;
 	}

@@ -25,7 +25,7 @@ static char *doc_text(const struct sandbox *sb, struct err *e)
 	char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
 
 	if (!text)
-		err_set(e, ENOMEM, "no_memory", "no memory");
+		err_nomem(e);
 	return text;
 }
 

@@ -110,7 +110,7 @@ static void save_begin(struct op *op)
 		from = template_find(h->templates, s->tenant, sb->spec.template, NULL);
 		s->doc = template_heir(from, s->tenant, s->name, s->bake, sb->generation);
 		if (!s->doc)
-			r = err_set(&s->err, ENOMEM, "no_memory", "no memory");
+			r = err_nomem(&s->err);
 	}
 	if (r == 0) {
 		json_object_set_new(s->doc, "cpu", json_integer(sb->cpu));
@@ -124,7 +124,7 @@ static void save_begin(struct op *op)
 		                    json_sprintf("saved from sandbox %s", sb->id));
 		if (pool_submit(h->pool, save_work, save_done, s) == 0)
 			return;
-		err_set(&s->err, ENOMEM, "no_memory", "no memory");
+		err_nomem(&s->err);
 	}
 	save_over(s, &s->err, NULL);
 }
@@ -134,8 +134,7 @@ void template_save(struct host *h, struct sandbox *sb, const char *name, bool re
 {
 	struct save *s = calloc(1, sizeof(*s));
 	struct err e;
-	int r = s ? template_may_put(h->templates, sb->tenant, name, replace, &e)
-	          : err_set(&e, ENOMEM, "no_memory", "no memory");
+	int r = s ? template_may_put(h->templates, sb->tenant, name, replace, &e) : err_nomem(&e);
 
 	if (r == 0)
 		r = host_admit(h, sb->tenant, 0, 0, NULL, &e); /* room on the disk */

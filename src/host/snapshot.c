@@ -85,7 +85,7 @@ static void snap_done(void *arg)
 		s->r = text ? db_run(h->db, &s->err,
 		                     "UPDATE snapshots SET state = 'ready', doc = ? WHERE id = ?",
 		                     "tt", text, s->s.id)
-		            : err_set(&s->err, ENOMEM, "no_memory", "no memory");
+		            : err_nomem(&s->err);
 		if (s->r < 0)
 			snapshot_delete(&h->store, s->s.id, NULL);
 	}
@@ -133,12 +133,12 @@ static void snap_begin(struct op *op)
 		                  " VALUES(?, ?, ?, 'creating', ?, ?)",
 		                  "tttit", s->s.id, s->s.tenant, s->s.sandbox_id,
 		                  (int64_t)s->s.created_ms, text)
-		         : err_set(&s->err, ENOMEM, "no_memory", "no memory");
+		         : err_nomem(&s->err);
 	}
 	if (r == 0) {
 		fault_at("snapshot.recorded");
 		if (pool_submit(h->pool, snap_work, snap_done, s) < 0) {
-			s->r = err_set(&s->err, ENOMEM, "no_memory", "no memory");
+			s->r = err_nomem(&s->err);
 			snap_done(s);
 		}
 		return;
@@ -155,7 +155,7 @@ void host_snapshot(struct host *h, struct sandbox *sb, const char *name, const s
 	struct err e;
 
 	if (!s) {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		done(arg, &e, NULL);
 		return;
 	}
@@ -281,8 +281,7 @@ void host_snapshot_delete(struct host *h, const char *tenant, const char *id, ho
 	struct forget *f = calloc(1, sizeof(*f));
 	struct host_snapshot s;
 	struct err e;
-	int r = f ? host_snapshot_get(h, tenant, id, &s, &e)
-	          : err_set(&e, ENOMEM, "no_memory", "no memory");
+	int r = f ? host_snapshot_get(h, tenant, id, &s, &e) : err_nomem(&e);
 
 	if (r == 0) {
 		*f = (struct forget){.host = h, .done = done, .arg = arg};
@@ -297,7 +296,7 @@ void host_snapshot_delete(struct host *h, const char *tenant, const char *id, ho
 	if (r == 0)
 		fault_at("forget.recorded");
 	if (r == 0 && pool_submit(h->pool, forget_work, forget_done, f) < 0)
-		r = err_set(&e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(&e);
 	if (r < 0) {
 		free(f);
 		done(arg, &e, NULL);

@@ -337,8 +337,7 @@ void volume_create(struct host *h, const char *tenant, const char *name, uint64_
 {
 	struct make *m = calloc(1, sizeof(*m));
 	struct err e;
-	int r =
-	    m ? volume_check_new(name, size_mb, &e) : err_set(&e, ENOMEM, "no_memory", "no memory");
+	int r = m ? volume_check_new(name, size_mb, &e) : err_nomem(&e);
 
 	if (r == 0)
 		r = volume_admit(h, tenant, size_mb, true, 0, quota, &e);
@@ -352,7 +351,7 @@ void volume_create(struct host *h, const char *tenant, const char *name, uint64_
 		r = volume_insert(h, tenant, m->file, &m->info, &e);
 	}
 	if (r == 0 && pool_submit(h->pool, make_work, make_done, m) < 0) {
-		r = err_set(&e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(&e);
 		volume_finish(h, tenant, m->file, r, &m->info, &e);
 	}
 	if (r < 0) {
@@ -400,8 +399,7 @@ void volume_delete(struct host *h, const char *tenant, const char *name, host_do
 	const struct sandbox *who;
 	struct volume_row row;
 	struct err e;
-	int r = d ? volume_find(h, tenant, name, &row, &e)
-	          : err_set(&e, ENOMEM, "no_memory", "no memory");
+	int r = d ? volume_find(h, tenant, name, &row, &e) : err_nomem(&e);
 
 	who = r == 0 ? volume_holder(h, tenant, name, false, NULL) : NULL;
 	if (who)

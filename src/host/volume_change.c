@@ -43,7 +43,7 @@ static struct change *change_new(struct host *h, const char *name, host_done *do
 	struct err e;
 
 	if (!c) {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		done(arg, &e, NULL);
 		return NULL;
 	}
@@ -150,7 +150,7 @@ static int attach_prepare(struct change *c, struct sandbox *sb, struct err *e)
 	list = volume_list_with_slots(sb->spec.volumes, NULL);
 	if (!list || json_object_set_new(c->item, "slot", json_integer(free_slot(list))) < 0 ||
 	    json_array_append(list, c->item) < 0)
-		r = err_set(e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(e);
 	if (r == 0)
 		r = volume_check_one(c->host, sb->tenant, list, json_array_size(list) - 1, sb, e);
 	if (r == 0)
@@ -165,7 +165,7 @@ static int attach_prepare(struct change *c, struct sandbox *sb, struct err *e)
 	if (r == 0)
 		r = volume_want_all(c->host, sb, &c->wants, e);
 	if (r == 0 && pool_submit(c->host->pool, settle_work, attach_done, c) < 0)
-		r = err_set(e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(e);
 	if (r < 0) {
 		c->host->volume_changes--;
 		volume_list_set(sb, take_ptr(c->before), false, NULL);
@@ -280,7 +280,7 @@ static int detach_prepare(struct change *c, struct sandbox *sb, struct err *e)
 	r = volume_list_set(sb, json_incref(sb->spec.volumes), true, e);
 	if (r == 0 && pool_submit(c->host->pool, detach_work, detach_done, c) < 0) {
 		volume_list_set(sb, json_incref(sb->spec.volumes), false, NULL);
-		r = err_set(e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(e);
 	}
 	if (r < 0)
 		c->host->volume_changes--;
@@ -403,7 +403,7 @@ static void grow_run(struct grow *g)
 	if (g->r == 0 && pool_submit(g->host->pool, grow_work, grow_done, g) == 0)
 		return;
 	if (g->r == 0)
-		g->r = err_set(&g->err, ENOMEM, "no_memory", "no memory");
+		g->r = err_nomem(&g->err);
 	if (sb && sb->volumes_pending)
 		volume_list_set(sb, json_incref(sb->spec.volumes), false, NULL);
 	grow_end(g);
@@ -448,8 +448,7 @@ void volume_resize(struct host *h, const char *tenant, const char *name, uint64_
 	struct volume_row row;
 	struct sandbox *sb;
 	struct err e;
-	int r = g ? volume_find(h, tenant, name, &row, &e)
-	          : err_set(&e, ENOMEM, "no_memory", "no memory");
+	int r = g ? volume_find(h, tenant, name, &row, &e) : err_nomem(&e);
 
 	if (r == 0)
 		r = may_grow(h, tenant, &row.info, size_mb, quota, &e);

@@ -113,7 +113,7 @@ static void copy_done(void *arg)
 static void copy_submit(struct copy *c)
 {
 	if (pool_submit(c->host->pool, copy_work, copy_done, c) < 0) {
-		c->r = err_set(&c->err, ENOMEM, "no_memory", "no memory");
+		c->r = err_nomem(&c->err);
 		copy_end(c);
 	}
 }
@@ -183,8 +183,7 @@ void volume_copy(struct host *h, const char *tenant, const char *from, const cha
 	struct volume_row row;
 	struct sandbox *sb;
 	struct err e;
-	int r = c ? volume_find(h, tenant, from, &row, &e)
-	          : err_set(&e, ENOMEM, "no_memory", "no memory");
+	int r = c ? volume_find(h, tenant, from, &row, &e) : err_nomem(&e);
 
 	if (r == 0) {
 		c->host = h;

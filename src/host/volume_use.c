@@ -387,7 +387,7 @@ int volume_list_set(struct sandbox *sb, json_t *list, bool pending, struct err *
 {
 	json_t *had = sb->spec.volumes;
 	bool was = sb->volumes_pending;
-	int r = list ? 0 : err_set(e, ENOMEM, "no_memory", "no memory");
+	int r = list ? 0 : err_nomem(e);
 
 	if (r == 0) {
 		sb->spec.volumes = list;

@@ -94,7 +94,7 @@ int guest_read_file(struct guest *g, const char *path, size_t max, char **ret, s
 	int r;
 
 	if (!b.p)
-		return err_set(e, ENOMEM, "no_memory", "out of memory");
+		return err_nomem(e);
 	w.arg = &b;
 	r = read_with(g, path, &w, e);
 	if (r < 0) {
@@ -205,7 +205,7 @@ int guest_readlink(struct guest *g, const char *path, char **ret, struct err *e)
 	    wait_run(g, WIRE_READLINK, &(struct wire_path){.path = wire_str(path)}, &w, path, e);
 
 	if (r == 0 && !w.path)
-		r = err_set(e, ENOMEM, "no_memory", "out of memory");
+		r = err_nomem(e);
 	if (r == 0)
 		*ret = take_ptr(w.path);
 	free(w.path);
@@ -255,7 +255,7 @@ int guest_reborn_mount(struct guest *g, const struct wire_reborn *m,
 	int r, r2;
 
 	if (!w)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	r = wait_begin(g, WIRE_REBORN, m, &w[0], first, e);
 	for (begun = r == 0; r == 0 && begun <= n; begun += r == 0) {
 		cannot_mount(&mounts[begun - 1], what);

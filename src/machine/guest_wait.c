@@ -259,7 +259,7 @@ static int run_exec(struct guest *g, const struct guest_exec *x, uint32_t flags,
 	int r;
 
 	if (!lists)
-		return err_set(e, ENOMEM, "no_memory", "out of memory");
+		return err_nomem(e);
 	r = fill_exec(x, lists, WIRE_PAYLOAD_MAX, &m, e);
 	m.flags |= flags;
 	return r < 0 ? r : wait_run(g, WIRE_EXEC, &m, w, what, e);

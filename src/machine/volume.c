@@ -338,7 +338,7 @@ int machine_copy_begin(struct machines *ms, const struct engine_machine *m, unsi
 	int r;
 
 	if (!c)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	*c = (struct machine_copy){.engines = ms->engines,
 	                           .m = ENGINE_MACHINE_EMPTY,
 	                           .slot = slot,

@@ -55,7 +55,7 @@ static int open_upstream(struct net *n, const struct net_config *c, struct err *
 	if (!count)
 		count = read_resolv_conf(servers, ARRAY_LEN(servers));
 	if (upstream_new(n->loop, servers, count, &n->up) < 0)
-		return err_set(e, ENOMEM, "no_memory", "out of memory");
+		return err_nomem(e);
 	return 0;
 }
 
@@ -88,7 +88,7 @@ static int open_all(struct net *n, const struct net_config *c, struct err *e)
 		return err_set(e, EINVAL, "bad_config", "interface '%s' is no interface", c->wan);
 	n->nft = strdup(c->nft ? c->nft : "/usr/sbin/nft");
 	if (!n->nft || nl_batch_new(&n->batch) < 0)
-		return err_set(e, ENOMEM, "no_memory", "out of memory");
+		return err_nomem(e);
 	r = net_policy_new(c->default_mode == NET_OPEN ? NET_OPEN : NET_OFF, NULL, 0,
 	                   &n->default_policy, e);
 	if (r < 0)
@@ -120,7 +120,7 @@ int net_new(const struct net_config *c, struct net **ret, struct err *e)
 	int r;
 
 	if (!n)
-		return err_set(e, ENOMEM, "no_memory", "out of memory");
+		return err_nomem(e);
 	n->loop = c->loop;
 	n->config = *c;
 	n->config.pool = n->config.wan = n->config.nft = NULL; /* the caller's */

@@ -117,7 +117,7 @@ static int add_name(struct net_policy *p, const char *entry, struct err *e)
 	n = &p->names[p->n_names];
 	n->name = strdup(clean);
 	if (!n->name)
-		return err_set(e, ENOMEM, "no_memory", "out of memory");
+		return err_nomem(e);
 	n->below = below;
 	n->port = port;
 	p->n_names++;
@@ -151,7 +151,7 @@ int net_policy_new(enum net_mode mode, const char *const *entries, size_t n,
 		return err_set(e, EINVAL, "bad_egress", "only an egress list has entries");
 	p = calloc(1, sizeof(*p));
 	if (!p)
-		return err_set(e, ENOMEM, "no_memory", "out of memory");
+		return err_nomem(e);
 	p->refs = 1;
 	p->mode = n || mode != NET_LIST ? mode : NET_OFF;
 	if (n) {
@@ -159,7 +159,7 @@ int net_policy_new(enum net_mode mode, const char *const *entries, size_t n,
 		p->names = calloc(n, sizeof(*p->names));
 		if (!p->nets || !p->names) {
 			net_policy_unref(p);
-			return err_set(e, ENOMEM, "no_memory", "out of memory");
+			return err_nomem(e);
 		}
 	}
 	for (size_t i = 0; i < n; i++) {

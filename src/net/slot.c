@@ -173,7 +173,7 @@ int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct 
 	int r;
 
 	if (!s)
-		return err_set(e, ENOMEM, "no_memory", "out of memory");
+		return err_nomem(e);
 	s->net = n;
 	r = make_adopt(n->host_ns, tap, &s->kit, &inner, why);
 	if (r < 0) {

@@ -55,10 +55,10 @@ int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX
 	}
 	if (!doc || asprintf(&all, "%s%s %s %s", doc, stamps, engine->name, engine->kernel) < 0) {
 		all = NULL;
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	}
 	if (digest_bytes(all, strlen(all), &d) < 0)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	digest_text(&d, digest);
 	snprintf(ret, SNAPSHOT_ID_MAX + 1, "tpl-%.40s", digest);
 	return 0;
@@ -255,7 +255,7 @@ static int rebake(struct bake *b, struct err *e)
 	snprintf(path, sizeof(path), "%s/templates", h->config.data_dir);
 	dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (!doc || dir < 0)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	r = load_cold(b, dir, prefix, &cold, e);
 	if (r == 0)
 		r = boot_again(b, &cold, doc, bake, e);
@@ -272,7 +272,7 @@ static int rebake(struct bake *b, struct err *e)
 	               json_object_set_new(doc, "rebaked",
 	                                   json_pack("{s:I, s:s}", "at_ms", (json_int_t)wall_ms(),
 	                                             "why", why))))
-		r = err_set(e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(e);
 	if (r == 0)
 		r = template_put(h, doc, &(struct template_put){.instead = b->name}, b->old, e);
 	fault_at("rebake.put");
@@ -403,7 +403,7 @@ void template_ready(struct templates *ts, struct template *t,
 	b = t->baking ? NULL : calloc(1, sizeof(*b));
 	if (!w || (!b && !t->baking)) {
 		free(w);
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		done(arg, &e, t);
 		return;
 	}
@@ -423,7 +423,7 @@ void template_ready(struct templates *ts, struct template *t,
 	t->baking = true;
 	r = bake_name(ts->host, t, b->name, &b->err);
 	if (r == 0 && pool_submit(ts->host->pool, bake_work, bake_done, b) < 0)
-		r = err_set(&b->err, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(&b->err);
 	if (r < 0) { /* otherwise b is the pool's now */
 		b->r = r;
 		bake_done(b);

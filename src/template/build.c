@@ -172,7 +172,7 @@ int builds_open(struct host *h, struct builds **ret, struct err *e)
 	int r;
 
 	if (!bs)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	bs->host = h;
 	snprintf(path, sizeof(path), "%s/builds", h->config.data_dir);
 	mkdir(path, 0700);
@@ -307,7 +307,7 @@ static void begin(struct build *b)
 
 	if (pool_submit(templates_builds(b->order->host->templates)->pool, work, work_done, b) <
 	    0) {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 		fail(b, &e);
 	}
 }
@@ -365,7 +365,7 @@ static void stage_ready(void *arg, const struct err *e, struct template *t)
 		                              b->info.memory_mb);
 	if (!s->doc || (b->preparing == build_root_of(b->file) && !b->doc) ||
 	    engine_image_copy(&t->image, &s->image) < 0) {
-		err_set(&mine, ENOMEM, "no_memory", "no memory");
+		err_nomem(&mine);
 		fail(b, &mine);
 		return;
 	}
@@ -499,7 +499,7 @@ int build_submit(struct build_order *o, struct build_info *ret, struct err *e)
 
 	if (!b) {
 		build_order_free(o);
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	}
 	b->order = o;
 	b->info = o->info;

@@ -52,7 +52,7 @@ int build_next_key(struct stage *st, const struct docker_step *step, struct sha 
 	int r = 0;
 
 	if (!env || !args)
-		return err_set(st->e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(st->e);
 	build_digest_add(sha, st->s->key);
 	build_digest_add(sha, step->text);
 	build_digest_add(sha, env);

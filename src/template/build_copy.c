@@ -381,7 +381,7 @@ static int from_stage(struct copy *c, const char *source, struct guest *g)
 	names = build_spool(st);
 	found = malloc(MATCHES_MAX + 1);
 	if (names < 0 || !found)
-		return names < 0 ? names : err_set(st->e, ENOMEM, "no_memory", "no memory");
+		return names < 0 ? names : err_nomem(st->e);
 	r = tool(c, g, argv, -1, names);
 	if (r < 0)
 		return r;
@@ -413,7 +413,7 @@ static int from_heredoc(struct copy *c, const struct docker_heredoc *h)
 		                      build_variable, st, &text, st->e);
 	if (r == 0 &&
 	    (fd < 0 || io_write_full(fd, text ? text : h->text, strlen(text ? text : h->text)) < 0))
-		r = err_set(st->e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(st->e);
 	return r < 0 ? r : put_file(c, c->into ? h->name : NULL, fd, 0644);
 }
 
@@ -451,7 +451,7 @@ int build_copy(struct stage *st, const struct docker_step *step)
 	size_t n = step->nwords - 1;
 	AUTO(build_free_list) char **words = calloc(step->nwords + 1, sizeof(*words));
 	autofree char *chmod_text = NULL;
-	int r = words ? 0 : err_set(st->e, ENOMEM, "no_memory", "no memory");
+	int r = words ? 0 : err_nomem(st->e);
 
 	for (size_t i = 0; r == 0 && i < step->nwords; i++)
 		r = build_expand(st, step, step->words[i], &words[i]);

@@ -46,7 +46,7 @@ static int run_script(struct stage *st, int fd)
 
 	if (script < 0 || io_write_full(script, debian_root, debian_root_len) < 0 ||
 	    lseek(script, 0, SEEK_SET) < 0)
-		return err_set(st->e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(st->e);
 	r = build_start(b, &st->s->image, true, NULL, machine, &c.guest, st->e);
 	if (r == 0)
 		r = build_command(b, &c, &end, st->e);
@@ -95,7 +95,7 @@ static int add_file(struct stage *st, int dir, const char *name)
 	char as[32];
 
 	if (!files)
-		return err_set(st->e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(st->e);
 	o->files = files;
 	f = &files[o->nfiles];
 	*f = (struct build_file){.path = strdup(name), .left_out = true};

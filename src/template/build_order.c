@@ -33,13 +33,13 @@ int build_order_new(struct host *h, const char *tenant, struct build_order **ret
 		return r;
 	o = calloc(1, sizeof(*o));
 	if (!o)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	o->host = h;
 	o->dir = o->fd = o->archive = -1;
 	snprintf(o->info.tenant, sizeof(o->info.tenant), "%s", tenant);
 	if (getrandom(bits, sizeof(bits), 0) != sizeof(bits) || sha_new(&o->sha) < 0) {
 		build_order_free(o);
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	}
 	for (size_t i = 0; i < sizeof(bits); i++)
 		snprintf(o->info.id + 2 * i, 3, "%02x", bits[i]);
@@ -115,7 +115,7 @@ int build_order_file(struct build_order *o, const char *path, struct err *e)
 		               BUILD_FILES_MAX);
 	bigger = reallocarray(o->files, o->nfiles + 1, sizeof(*bigger));
 	if (!bigger)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	o->files = bigger;
 	snprintf(name, sizeof(name), "c%zu", o->nfiles);
 	closep(&o->fd);
@@ -214,7 +214,7 @@ int build_order_complete(struct build_order *o, struct err *e)
 	                              o->image_ref[0] ? "#" : "", o->image_ref);
 	if (n < 0) {
 		o->dockerfile = NULL;
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	}
 	o->dockerfile_len = (size_t)n;
 	return 0;

@@ -25,7 +25,7 @@ extern const size_t oci_unpack_len;
 
 static int no_memory(struct stage *st)
 {
-	return err_set(st->e, ENOMEM, "no_memory", "no memory");
+	return err_nomem(st->e);
 }
 
 /* An order without a Dockerfile has no lines. */

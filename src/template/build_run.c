@@ -178,7 +178,7 @@ static int run(struct stage *st, const struct docker_step *step)
 	int r;
 
 	if (!env)
-		return err_set(st->e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(st->e);
 	if (step->script) {
 		r = put_script(st, step->words[0]);
 		if (r < 0)
@@ -251,7 +251,7 @@ static int set_variables(struct stage *st, const struct docker_step *step)
 			return build_bad(st, step, "the value of %.60s is not UTF-8", name);
 	}
 	if (r == 0 && json_object_update(arg ? st->args : st->env, set) < 0)
-		return err_set(st->e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(st->e);
 	if (r == 0 && build_variables_too_many(st->env, st->args))
 		return build_bad(st, step, "more than %d variables, or %d KiB of them",
 		                 BUILD_VARIABLES_MAX, BUILD_VARIABLES_BYTES >> 10);
@@ -357,7 +357,7 @@ static int build_stage(struct stage *st, size_t index, size_t *step_no, size_t s
 	size_t first = st->what->first, n = st->what->end - first, done = 0;
 	char(*keys)[65] = calloc(n + 1, sizeof(*keys));
 	AUTO(sha_freep) struct sha *sha = NULL;
-	int r = keys && sha_new(&sha) == 0 ? 0 : err_set(st->e, ENOMEM, "no_memory", "no memory");
+	int r = keys && sha_new(&sha) == 0 ? 0 : err_nomem(st->e);
 
 	if (r == 0 && st->what->from < 0 && st->s->root != BUILD_ROOT_TEMPLATE)
 		r = build_root_look(st);
@@ -440,7 +440,7 @@ static int describe(struct build *b, const struct build_stage *last)
 	r |= json_object_set_new(b->doc, "description",
 	                         json_string(b->order->made_up ? "imported from an image"
 	                                                       : "built from a Dockerfile"));
-	return r ? err_set(&b->err, ENOMEM, "no_memory", "no memory") : 0;
+	return r ? err_nomem(&b->err) : 0;
 }
 
 /* A machine of what the stage came to: booted afresh when its memory has to be of another size,
@@ -527,7 +527,7 @@ void build_work(struct build *b)
 
 			memcpy(st.s->key, other->key, sizeof(st.s->key));
 			if (engine_image_copy(&other->image, &st.s->image) < 0)
-				b->r = err_set(&b->err, ENOMEM, "no_memory", "no memory");
+				b->r = err_nomem(&b->err);
 		} else { /* tenants do not see from a build's speed what others build */
 			AUTO(sha_freep) struct sha *sha = NULL;
 			struct digest d;
@@ -540,12 +540,12 @@ void build_work(struct build *b)
 				digest_text(&d, st.s->key);
 			}
 			if (b->r < 0)
-				err_set(&b->err, ENOMEM, "no_memory", "no memory");
+				err_nomem(&b->err);
 		}
 		if (b->r == 0)
 			b->r = build_stage(&st, i, &step, steps);
 		if (b->r == 0 && !(st.s->said = said_by(&st)))
-			b->r = err_set(&b->err, ENOMEM, "no_memory", "no memory");
+			b->r = err_nomem(&b->err);
 		if (b->r == 0 && i + 1 == f->nstages)
 			b->r = describe(b, st.s);
 		stage_fini(&st);

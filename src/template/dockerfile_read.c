@@ -74,7 +74,7 @@ int docker_bad_at(struct err *e, unsigned line, const char *fmt, ...)
 
 int docker_no_memory(struct err *e)
 {
-	return err_set(e, ENOMEM, "no_memory", "no memory");
+	return err_nomem(e);
 }
 
 /* The next physical line without its end; false when there is none. */

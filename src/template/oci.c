@@ -24,9 +24,8 @@ static int take_text(const json_t *from, const char *key, json_t *to, const char
 		return bad(e, key);
 	if (!json_string_length(v))
 		return 0;
-	return json_object_set_new(to, as, json_string(json_string_value(v))) < 0
-	           ? err_set(e, ENOMEM, "no_memory", "no memory")
-	           : 0;
+	return json_object_set_new(to, as, json_string(json_string_value(v))) < 0 ? err_nomem(e)
+	                                                                          : 0;
 }
 
 /* A command: a list of strings. skip: how many in front do not belong to it. */
@@ -46,10 +45,10 @@ static int take_words(const json_t *list, const char *key, size_t skip, json_t *
 			return bad(e, key);
 		if (i >= skip &&
 		    json_array_append_new(words, json_string(json_string_value(v))) < 0)
-			return err_set(e, ENOMEM, "no_memory", "no memory");
+			return err_nomem(e);
 	}
 	if (json_array_size(words) && json_object_set(to, key, words) < 0)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	return 0;
 }
 
@@ -74,8 +73,7 @@ static int take_env(const json_t *list, json_t *to, struct err *e)
 		if (json_object_set_new(env, name, json_string(eq + 1)) < 0)
 			return bad(e, "Env");
 	}
-	return json_object_set(to, "env", env) < 0 ? err_set(e, ENOMEM, "no_memory", "no memory")
-	                                           : 0;
+	return json_object_set(to, "env", env) < 0 ? err_nomem(e) : 0;
 }
 
 /* HEALTHCHECK: ["CMD", argv...], ["CMD-SHELL", script], ["NONE"]. */
@@ -104,7 +102,7 @@ static int take_refs(const json_t *list, json_t *to, struct err *e)
 		if (json_is_string(v) && i < OCI_REFS_MAX && oci_ref(json_string_value(v), ref))
 			json_array_append_new(refs, json_string(ref));
 	if (json_array_size(refs) && json_object_set(to, "refs", refs) < 0)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	return 0;
 }
 
@@ -118,7 +116,7 @@ int oci_parse(const char *text, size_t n, json_t **ret, struct err *e)
 	int r;
 
 	if (!doc || !start)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	while (n && isspace((unsigned char)text[n - 1]))
 		n--;
 	line = n ? memrchr(text, '\n', n) : NULL;
@@ -147,7 +145,7 @@ int oci_parse(const char *text, size_t n, json_t **ret, struct err *e)
 	if (r == 0)
 		r = take_check(check, start, e);
 	if (r == 0 && json_object_size(start) && json_object_set(doc, "start", start) < 0)
-		r = err_set(e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(e);
 	if (r < 0)
 		return r;
 	*ret = take_ptr(doc);

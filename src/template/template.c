@@ -187,7 +187,7 @@ int templates_open(struct host *h, struct templates **ret, struct err *e)
 	int r;
 
 	if (!ts)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	ts->host = h;
 	pthread_mutex_init(&ts->put_lock, NULL);
 	r = templates_reload(ts, e);
@@ -506,7 +506,7 @@ int template_put(struct host *h, const json_t *doc, const struct template_put *p
 	int r;
 
 	if (!text)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	file_of(h, text_of(doc, "owner_workspace", ""), text_of(doc, "name", ""), path);
 	snprintf(tmp, sizeof(tmp), "%s/templates/.%s", h->config.data_dir,
 	         text_of(doc, "snapshot", "new"));

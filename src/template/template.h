@@ -20,9 +20,9 @@
 struct build;
 struct guest;
 
-/* clang-format off: it takes the name for the keyword of C++ */
-struct template
-{
+/* The formatter takes the name for the keyword of C++. */
+/* clang-format off */
+struct template {
 	/* clang-format on */
 	char name[TEMPLATE_NAME_MAX + 1];
 	char tenant[TENANT_MAX + 1]; /* "": everybody's */

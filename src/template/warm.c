@@ -112,7 +112,7 @@ static int start_session(struct guest *g, const json_t *doc, const char *id, str
 
 	if (!text || said < 0 || asprintf(&frame, "%zu\n%s", strlen(text), text) < 0 ||
 	    pipe2(pipe_fds, O_CLOEXEC) < 0)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	in = pipe_fds[0];
 	out = pipe_fds[1]; /* open until we are done: its end would be the interpreter's */
 	if (strlen(frame) > PRELUDE_MAX)
@@ -334,7 +334,7 @@ int template_start(struct guest *g, json_t *doc, struct build *b, char *note, si
 	n = add_words(s.argv, 0, json_object_get(start, "entrypoint"));
 	if (add_words(s.argv, n, json_object_get(start, "cmd")) == 0)
 		return 0;
-	r = make_env(&s) < 0 ? err_set(e, ENOMEM, "no_memory", "no memory") : 0;
+	r = make_env(&s) < 0 ? err_nomem(e) : 0;
 	fill_exec(&s, s.argv, &x);
 	x.timeout_ms = 0;
 	guest_set_deadline(g, READY_MS);

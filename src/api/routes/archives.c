@@ -141,8 +141,8 @@ void snapshot_export(struct call *c)
 {
 	struct sending *s = calloc(1, sizeof(*s));
 	struct err e;
-	int r = s ? host_snapshot_get(c->host, c->tenant, c->param[0], &s->snap, &e)
-	          : err_set(&e, ENOMEM, "no_memory", "no memory");
+	int r =
+	    s ? host_snapshot_get(c->host, c->tenant, c->param[0], &s->snap, &e) : err_nomem(&e);
 
 	if (r < 0) {
 		free(s);
@@ -153,7 +153,7 @@ void snapshot_export(struct call *c)
 	s->working = true;
 	call_on_gone(c, on_gone, s);
 	if (pool_submit(c->host->pool, open_work, open_done, s) < 0) {
-		s->r = err_set(&s->err, ENOMEM, "no_memory", "no memory");
+		s->r = err_nomem(&s->err);
 		open_done(s);
 	}
 }
@@ -245,7 +245,7 @@ static void feed(struct taking *t)
 {
 	t->working = true;
 	if (pool_submit(t->host->pool, feed_work, feed_done, t) < 0) {
-		t->r = err_set(&t->err, ENOMEM, "no_memory", "no memory");
+		t->r = err_nomem(&t->err);
 		feed_done(t);
 	}
 }
@@ -283,8 +283,7 @@ void snapshot_import(struct call *c)
 	static const struct http_body_ops ops = {.data = on_data, .end = on_end};
 	struct taking *t = calloc(1, sizeof(*t));
 	struct err e;
-	int r = t ? host_import_begin(c->host, c->tenant, &c->quota, t->id, &e)
-	          : err_set(&e, ENOMEM, "no_memory", "no memory");
+	int r = t ? host_import_begin(c->host, c->tenant, &c->quota, t->id, &e) : err_nomem(&e);
 
 	if (r < 0) {
 		free(t);

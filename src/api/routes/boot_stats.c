@@ -96,7 +96,7 @@ void boot_stats(struct call *c)
 	if (!call_query_int(c, "limit", 50, 1, SAMPLES_MAX, &limit))
 		return;
 	if (!all) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	if (db_each(c->host->db, &e, collect, all,

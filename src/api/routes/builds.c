@@ -172,7 +172,7 @@ static int begin_part(struct upload *u)
 	free(u->text);
 	u->text_len = 0;
 	u->text = malloc(TEXT_MAX + 1);
-	return u->text ? 0 : err_set(&u->err, ENOMEM, "no_memory", "no memory");
+	return u->text ? 0 : err_nomem(&u->err);
 }
 
 static int data(struct upload *u, const char *p, size_t n)
@@ -255,7 +255,7 @@ static void on_data(void *arg, struct http_req *r, const void *p, size_t n)
 	u->n = n;
 	u->at_work = true;
 	if (pool_submit(u->host->pool, eat, eaten, u) < 0) {
-		u->r = err_set(&u->err, ENOMEM, "no_memory", "no memory");
+		u->r = err_nomem(&u->err);
 		eaten(u);
 	}
 }
@@ -304,7 +304,7 @@ void templates_build(struct call *c)
 	struct err e;
 
 	if (!u) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	if (multipart_init(&u->m, type ? type : "") < 0) {
@@ -447,7 +447,7 @@ void builds_logs(struct call *c)
 		return;
 	f = calloc(1, sizeof(*f));
 	if (!f) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	memcpy(f->id, b.id, sizeof(f->id));

@@ -121,7 +121,7 @@ void sandbox_rewind(struct call *c)
 	}
 	w = malloc(sizeof(*w));
 	if (!w) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	*w = (struct rewinding){.call = call_hold(c), .since_ns = mono_ns()};

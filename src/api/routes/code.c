@@ -287,7 +287,7 @@ static void run_in(struct call *c, struct sandbox *sb, const struct session *s, 
 		return;
 	r = calloc(1, sizeof(*r));
 	if (!r) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	r->c = call_hold(c);

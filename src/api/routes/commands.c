@@ -75,7 +75,7 @@ static void collect_end(void *arg, const struct err *e, const struct exec_exit *
 
 	c->x = NULL;
 	if (!e && (!pile_text(&c->out[0]) || !pile_text(&c->out[1]))) {
-		err_set(&mem, ENOMEM, "internal", "no memory for the output of the command");
+		err_set(&mem, ENOMEM, "no_memory", "no memory for the output of the command");
 		e = &mem;
 	}
 	if (!e)
@@ -97,7 +97,7 @@ struct exec_collect *exec_collect(struct host *h, struct sandbox *sb, const stru
 	struct exec_spec spec = *s;
 
 	if (!c) {
-		err_set(e, ENOMEM, "internal", "no memory");
+		err_nomem(e);
 		return NULL;
 	}
 	if (!spec.output_max)
@@ -179,7 +179,7 @@ void exec_answer(struct call *c, const struct exec_spec *s, json_t *extra)
 
 	if (!run) {
 		json_decref(extra);
-		call_fail(c, ENOMEM, "internal", "no memory");
+		call_nomem(c);
 		return;
 	}
 	*run = (struct run){.c = call_hold(c), .extra = extra};
@@ -283,7 +283,7 @@ void exec_stream(struct call *c)
 	s.output_max = 0;
 	st = calloc(1, sizeof(*st));
 	if (!st) {
-		call_fail(c, ENOMEM, "internal", "no memory");
+		call_nomem(c);
 		return;
 	}
 	st->x = exec_begin(c->host, c->sb, &s, &ops, st, &e);

@@ -71,7 +71,7 @@ int execs_lookup(struct host *h, struct sandbox *sb, execs_seen *seen, execs_lis
 	struct lookup *l = calloc(1, sizeof(*l));
 
 	if (!l)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	*l = (struct lookup){.seen = seen, .done = done, .arg = arg};
 	l->j =
 	    job_start(h, sb, WIRE_LIST, &(struct wire_window){.window = EXEC_WINDOW}, &ops, l, e);
@@ -152,7 +152,7 @@ static void list(struct call *c, uint64_t only)
 	struct err e;
 
 	if (!l) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	*l = (struct listing){.c = call_hold(c), .rows = json_array(), .only = only};
@@ -255,7 +255,7 @@ void execs_start(struct call *c)
 		s.timeout_ms = 0;
 	st = calloc(1, sizeof(*st));
 	if (!st) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	if (!exec_begin(c->host, c->sb, &s, &ops, st, &e)) {
@@ -454,7 +454,7 @@ void execs_output(struct call *c)
 	}
 	o = calloc(1, sizeof(*o));
 	if (!o) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	o->id = id;
@@ -586,7 +586,7 @@ void execs_stdin(struct call *c)
 		return;
 	f = calloc(1, sizeof(*f));
 	if (!f) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	f->c = call_hold(c);

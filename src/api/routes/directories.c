@@ -188,7 +188,7 @@ void file_dir(struct call *c)
 	l = calloc(1, sizeof(*l));
 	if (!l) {
 		free(path);
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	l->c = call_hold(c);
@@ -329,7 +329,7 @@ void file_watch(struct call *c)
 	w = calloc(1, sizeof(*w));
 	if (!w) {
 		free(path);
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	w->path = path;

@@ -341,7 +341,7 @@ void file_read(struct call *c)
 	r = calloc(1, sizeof(*r));
 	if (!r) {
 		free(path);
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	*r = (struct reading){.c = call_hold(c),
@@ -434,7 +434,7 @@ void file_write(struct call *c)
 	w = calloc(1, sizeof(*w));
 	if (!w) {
 		free(path);
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	if (call_query_flag(c, "append"))
@@ -501,7 +501,7 @@ static void start_doing(struct call *c, const char *verb, const char *path, int 
 		d->path = strdup(path);
 	if (!d || !d->path) {
 		free(d);
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	d->verb = verb;

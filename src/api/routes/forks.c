@@ -84,7 +84,7 @@ static void fork_with(struct call *c, int64_t otherwise, bool is_tree)
 	}
 	k = calloc(1, sizeof(*k));
 	if (!k) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 	} else {
 		k->call = call_hold(c);
 		k->is_tree = is_tree;
@@ -207,7 +207,7 @@ void sandbox_promote(struct call *c)
 	}
 	p = calloc(1, sizeof(*p));
 	if (!p) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	p->call = call_hold(c);

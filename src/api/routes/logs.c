@@ -175,7 +175,7 @@ static void follow_begin(struct call *c, int64_t tail)
 	size_t n = 0;
 
 	if (!f) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	f->call = call_hold(c);
@@ -304,7 +304,7 @@ static void events_of(struct call *c, const char *id)
 	}
 	l = calloc(1, sizeof(*l));
 	if (!l) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		goto out;
 	}
 	l->call = call_hold(c);

@@ -88,7 +88,7 @@ static void tools_call(struct call *c, json_t *id, const json_t *params, bool wo
 	}
 	m = calloc(1, sizeof(*m));
 	if (!m) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	m->call = call_hold(c);

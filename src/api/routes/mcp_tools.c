@@ -160,7 +160,7 @@ static void command(struct mcp *m)
 		k->m = m;
 		k->x = exec_collect(m->call->host, sb, &spec, command_done, k, &e);
 	} else {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 	}
 	if (!k || !k->x) {
 		free(k);

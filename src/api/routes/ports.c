@@ -223,7 +223,7 @@ void ports_list(struct call *c)
 		l->text = malloc(TABLE_MAX);
 	if (!l || !l->text) {
 		free(l);
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	l->c = call_hold(c);
@@ -274,7 +274,7 @@ void ports_declare(struct call *c)
 	snprintf(key, sizeof(key), "port.%u", (unsigned)port);
 	if (!metadata || json_object_set_new(metadata, key, json_string(label)) < 0) {
 		json_decref(metadata);
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	if (host_set_metadata(c->host, c->sb, metadata, &e) < 0)
@@ -297,7 +297,7 @@ void ports_remove(struct call *c)
 	}
 	metadata = json_deep_copy(c->sb->spec.metadata);
 	if (!metadata) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	json_object_del(metadata, key);

@@ -494,7 +494,7 @@ static void run(struct call *c, unsigned port, const char *path, bool ours)
 		x->request = request_head(x, path, &n);
 	}
 	if (!x || !x->head || !x->request)
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 	else
 		x->j = job_start(c->host, c->sb, WIRE_CONNECT,
 		                 &(struct wire_connect){.port = port, .window = PROXY_WINDOW}, &ops,
@@ -532,7 +532,7 @@ void proxy_signed(struct call *c)
 	}
 	if (asprintf(&path, "%s%s", *rest == '/' ? "" : "/", rest) < 0) {
 		path = NULL;
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	if (!preview_allows(&p, path)) {

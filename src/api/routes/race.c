@@ -258,7 +258,7 @@ void sandbox_race(struct call *c)
 	struct err e = {0};
 
 	if (!r) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	if (!race_parse(c, r, &e)) {

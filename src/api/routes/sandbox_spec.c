@@ -182,7 +182,7 @@ static int egress_allow(const json_t *body, json_t **ret, struct err *e)
 			return bad(e, "egress", "is \"off\", but egress_allowlist names hosts");
 		if (!list || strcmp(s, "off") == 0) {
 			*ret = strcmp(s, "off") == 0 ? json_array() : json_string("open");
-			return *ret ? 0 : err_set(e, ENOMEM, "no_memory", "no memory");
+			return *ret ? 0 : err_nomem(e);
 		}
 	}
 	if (!list)
@@ -210,7 +210,7 @@ static int egress_limits(const json_t *given, json_t **ret, struct err *e)
 		json_int_t max;
 	} known[] = {{"connections", 65536}, {"up_kbit", KBIT_MAX}, {"down_kbit", KBIT_MAX}};
 	json_t *limits = json_object();
-	int r = limits ? 0 : err_set(e, ENOMEM, "no_memory", "no memory");
+	int r = limits ? 0 : err_nomem(e);
 
 	if (r == 0 && !json_is_object(given))
 		r = bad(e, "egress_limits", "must be an object");
@@ -248,7 +248,7 @@ int egress_parse(const json_t *body, const json_t *now, json_t **ret, struct err
 	else if (r == 0 && !limits)
 		most = json_incref((json_t *)network_limits(now));
 	if (r == 0 && network_join(allow, most, ret) < 0)
-		r = err_set(e, ENOMEM, "no_memory", "no memory");
+		r = err_nomem(e);
 	json_decref(allow);
 	json_decref(most);
 	return r;
@@ -308,7 +308,7 @@ static json_t *parse_volume(const json_t *v, size_t i, struct err *e)
 	j = json_pack("{s:s, s:s, s:b}", "name", name, "path", path, "read_only",
 	              ro ? json_is_true(ro) : 0);
 	if (!j)
-		err_set(e, ENOMEM, "no_memory", "no memory");
+		err_nomem(e);
 	return (json_t *)j;
 }
 
@@ -335,14 +335,14 @@ static int parse_volumes(const json_t *body, json_t **ret, struct err *e)
 		int r = one ? 0 : -e->code;
 
 		if (one && json_array_append_new(out, one) < 0)
-			r = err_set(e, ENOMEM, "no_memory", "no memory");
+			r = err_nomem(e);
 		if (r < 0) {
 			json_decref(out);
 			return r;
 		}
 	}
 	if (!out)
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	*ret = out;
 	return 0;
 }
@@ -359,7 +359,7 @@ static int parse_name(const json_t *body, struct sandbox_spec *s, struct err *e)
 	m = s->metadata ? json_copy(s->metadata) : json_object();
 	if (json_object_set_new(m, "name", json_string(name)) < 0) {
 		json_decref(m);
-		return err_set(e, ENOMEM, "no_memory", "no memory");
+		return err_nomem(e);
 	}
 	json_decref(s->metadata);
 	s->metadata = m;

@@ -252,7 +252,7 @@ static void terminal(struct call *c)
 	s.cols = (unsigned)cols;
 	t = calloc(1, sizeof(*t));
 	if (!t) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	t->x = exec_begin(c->host, c->sb, &s, &ops, t, &e);
@@ -403,7 +403,7 @@ static void mux_start(struct mux *m, const char *id, const json_t *j)
 		snprintf(x->id, sizeof(x->id), "%s", id);
 		x->x = exec_begin(m->c->host, sb, &s, &ops, x, &e);
 	} else {
-		err_set(&e, ENOMEM, "no_memory", "no memory");
+		err_nomem(&e);
 	}
 	if (!x || !x->x) {
 		mux_error(m, id, e.text);
@@ -476,7 +476,7 @@ void terminal_exec_ws(struct call *c)
 		return;
 	m = calloc(1, sizeof(*m));
 	if (!m) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	m->c = call_hold(c);

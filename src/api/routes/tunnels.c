@@ -224,7 +224,7 @@ static struct tunnel *begin(struct call *c)
 	}
 	t = calloc(1, sizeof(*t));
 	if (!t) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return NULL;
 	}
 	t->c = call_hold(c);

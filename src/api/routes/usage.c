@@ -168,7 +168,7 @@ void sandbox_metrics(struct call *c)
 	uint64_t at = loop_now_ms(c->host->loop) + SAMPLE_MS, active_ms;
 
 	if (!u) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	u->call = call_hold(c);

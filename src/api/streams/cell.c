@@ -360,7 +360,7 @@ struct cell *cell_run(struct host *h, struct sandbox *sb, const struct session *
 	struct cell *x = calloc(1, sizeof(*x));
 
 	if (!x) {
-		err_set(e, ENOMEM, "no_memory", "no memory");
+		err_nomem(e);
 		return NULL;
 	}
 	x->host = h;
@@ -374,7 +374,7 @@ struct cell *cell_run(struct host *h, struct sandbox *sb, const struct session *
 	x->retry = (struct loop_timer){.fn = on_retry, .arg = x};
 	x->watchdog = (struct loop_timer){.fn = on_watchdog, .arg = x};
 	if (write_request(x, code, n) < 0)
-		err_set(e, ENOMEM, "no_memory", "no memory");
+		err_nomem(e);
 	else
 		attach(x, sb, e);
 	if (!x->j) {

@@ -143,7 +143,7 @@ static int lay_out_argv(struct message *b, const struct exec_spec *s, struct err
 
 	b->strv = calloc(n + 1, sizeof(*b->strv));
 	if (!b->strv)
-		return err_set(e, ENOMEM, "internal", "no memory");
+		return err_nomem(e);
 	if (s->argv) {
 		for (size_t i = 0; i < n; i++)
 			b->strv[i] = json_string_value(json_array_get(s->argv, i));
@@ -167,11 +167,11 @@ static int lay_out_env(struct message *b, const json_t *under, const json_t *ove
 	if (!all || (json_is_object(b->env) && json_object_update(all, (json_t *)b->env) < 0) ||
 	    (json_is_object(under) && json_object_update(all, (json_t *)under) < 0) ||
 	    (over && json_object_update(all, (json_t *)over) < 0))
-		r = err_set(e, ENOMEM, "internal", "no memory");
+		r = err_nomem(e);
 	if (r == 0) {
 		b->owned = calloc(json_object_size(all) + 1, sizeof(*b->owned));
 		if (!b->owned)
-			r = err_set(e, ENOMEM, "internal", "no memory");
+			r = err_nomem(e);
 	}
 	if (r == 0) {
 		json_object_foreach(all, key, v) {
@@ -180,7 +180,7 @@ static int lay_out_env(struct message *b, const json_t *under, const json_t *ove
 			if (asprintf(&b->owned[b->n_owned], "%s=%s", key, json_string_value(v)) <
 			    0) {
 				b->owned[b->n_owned] = NULL;
-				r = err_set(e, ENOMEM, "internal", "no memory");
+				r = err_nomem(e);
 				break;
 			}
 			b->n_owned++;
@@ -425,7 +425,7 @@ struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exe
 	struct exec_job *x = calloc(1, sizeof(*x));
 
 	if (!b || !x || put_script(x, b, s) < 0) {
-		err_set(e, ENOMEM, "internal", "no memory");
+		err_nomem(e);
 		goto fail;
 	}
 	b->m.flags = WIRE_EXEC_STARTED;

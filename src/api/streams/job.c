@@ -302,7 +302,7 @@ static struct job *start(struct host *h, struct sandbox *sb, uint8_t type, const
 	j = calloc(1, sizeof(*j));
 	if (!j || (n && !(j->encoded = malloc((size_t)n)))) {
 		free(j);
-		err_set(e, ENOMEM, "internal", "no memory");
+		err_nomem(e);
 		return NULL;
 	}
 	memcpy(j->encoded, bytes, (size_t)n);

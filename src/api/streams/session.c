@@ -91,7 +91,7 @@ void session_find(struct call *c, const char *sid, bool make, session_found *fou
 	struct err e;
 
 	if (!f) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	f->c = call_hold(c);
@@ -253,7 +253,7 @@ static void create(struct call *c, struct sandbox *sb, const struct creating *wi
 	bool began;
 
 	if (!n) {
-		call_fail(c, ENOMEM, "no_memory", "no memory");
+		call_nomem(c);
 		return;
 	}
 	*n = *wish;

@@ -39,6 +39,16 @@ static void a_text_that_is_too_long_is_cut_and_ended(void **state)
 	assert_int_equal(strlen(e.text), sizeof(e.text) - 1);
 }
 
+static void no_memory_is_one_answer(void **state)
+{
+	struct err e;
+
+	assert_int_equal(err_nomem(&e), -ENOMEM);
+	assert_int_equal(e.code, ENOMEM);
+	assert_string_equal(e.kind, "no_memory");
+	assert_int_equal(err_nomem(NULL), -ENOMEM);
+}
+
 static void a_prefix_stands_before_what_was_said(void **state)
 {
 	struct err e;
@@ -73,6 +83,7 @@ int main(void)
 	    cmocka_unit_test(set_fills_everything_and_returns_the_negative_code),
 	    cmocka_unit_test(nobody_needs_to_listen),
 	    cmocka_unit_test(a_text_that_is_too_long_is_cut_and_ended),
+	    cmocka_unit_test(no_memory_is_one_answer),
 	    cmocka_unit_test(a_prefix_stands_before_what_was_said),
 	    cmocka_unit_test(a_prefix_may_quote_the_text_and_fill_it_up),
 	};
