@@ -23,10 +23,10 @@
 #include "api/api.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "daemon/config.h"
 #include "engine/engines.h"
-#include "host/fault.h"
 #include "host/host.h"
 #include "jail/jail.h"
 #include "template/template.h"
@@ -202,7 +202,7 @@ static void on_signal(void *arg, uint32_t events)
 	if (si.ssi_signo == SIGHUP) {
 		struct err e;
 
-		if (templates_reload(d->host->templates, &e) < 0)
+		if (templates_reload(d->host->depot.templates, &e) < 0)
 			log_warn("cannot reload templates, the old ones stay why=\"%s\"", e.text);
 		return;
 	}

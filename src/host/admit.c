@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/uuid.h"
 #include "host/host_internal.h"
 
 enum { SANDBOX_MEMORY_FLOOR = 16 /* MiB a new sandbox will surely use */ };
@@ -33,7 +34,7 @@ int host_admit(struct host *h, const char *tenant, size_t n, unsigned memory_mb,
 	uint64_t have, mine = 0, mine_mb = 0;
 	struct statvfs vfs;
 
-	if (h->closing)
+	if (h->depot.closing)
 		return err_set(e, ESHUTDOWN, "shutting_down",
 		               "pandad is going down: try again later");
 	if (h->count + n > h->config.sandboxes_max) {
@@ -125,7 +126,7 @@ static void prepare_done(void *arg)
 
 void host_fill_spare(struct host *h)
 {
-	while (!h->closing && h->nspare + h->preparing < h->config.prepare_ahead) {
+	while (!h->depot.closing && h->nspare + h->preparing < h->config.prepare_ahead) {
 		struct prepare_job *j = calloc(1, sizeof(*j));
 		struct host_spare *s = calloc(1, sizeof(*s));
 

@@ -372,6 +372,6 @@ int parcel_end(struct parcel_in *p, struct host_snapshot *ret, struct err *e)
 	text_of(p->record, "sandbox_id", ret->sandbox_id, sizeof(ret->sandbox_id));
 	generation = json_integer_value(json_object_get(p->record, "generation"));
 	ret->generation = generation > 0 ? (uint64_t)generation : 1;
-	ret->size_bytes = image_bytes(&image);
+	ret->size_bytes = engine_image_bytes(&image);
 	return 0;
 }

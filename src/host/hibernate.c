@@ -27,7 +27,7 @@ static void drop_slept(struct host *h, const char *sandbox_id)
 	char id[SNAPSHOT_ID_MAX + 1];
 
 	slept_id(sandbox_id, id);
-	host_drop_snapshot(h, id, NULL);
+	depot_drop_snapshot(&h->depot, id, NULL);
 }
 
 void drop_sleep(struct host *h, const char *sandbox_id)
@@ -35,7 +35,7 @@ void drop_sleep(struct host *h, const char *sandbox_id)
 	char id[SNAPSHOT_ID_MAX + 1];
 
 	hibernate_id(sandbox_id, id);
-	host_drop_snapshot(h, id, NULL);
+	depot_drop_snapshot(&h->depot, id, NULL);
 	drop_slept(h, sandbox_id);
 }
 
@@ -47,7 +47,7 @@ static void keep_slept(struct host *h, const char *sandbox_id)
 	hibernate_id(sandbox_id, id);
 	slept_id(sandbox_id, was);
 	if (snapshot_rename(&h->store, id, was, NULL) == -EEXIST) { /* a crash left that */
-		host_drop_snapshot(h, was, NULL);
+		depot_drop_snapshot(&h->depot, was, NULL);
 		snapshot_rename(&h->store, id, was, NULL);
 	}
 }

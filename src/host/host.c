@@ -82,23 +82,6 @@ struct sandbox *host_find(struct host *h, const char *tenant, const char *id)
 	return sb;
 }
 
-/* --- the store ------------------------------------------------------------------------------- */
-
-int host_drop_snapshot(struct host *h, const char *id, struct err *e)
-{
-	int r;
-
-	pthread_mutex_lock(&h->drop_lock);
-	r = snapshot_delete(&h->store, id, e);
-	if (r == 0)
-		snapshot_gc(&h->store, NULL, NULL);
-	pthread_mutex_unlock(&h->drop_lock);
-	if (r == 0)
-		h->collect =
-		    true; /* once more: a writer may have held on to a layer for a moment */
-	return r;
-}
-
 /* --- opening and closing --------------------------------------------------------------------- */
 
 static void checkpoint_work(void *arg)
@@ -107,18 +90,14 @@ static void checkpoint_work(void *arg)
 
 	machines_trim_consoles(&h->machines);
 	db_checkpoint(h->db_path);
-	if (atomic_exchange(&h->collect, false)) {
-		pthread_mutex_lock(&h->drop_lock);
-		snapshot_gc(&h->store, NULL, NULL);
-		pthread_mutex_unlock(&h->drop_lock);
-	}
+	depot_collect(&h->depot);
 }
 
 static void checkpoint_done(void *arg)
 {
 	struct host *h = arg;
 
-	if (!h->closing)
+	if (!h->depot.closing)
 		loop_timer_set(h->loop, &h->sweep, mono_ms() + SWEEP_MS);
 }
 
@@ -157,6 +136,47 @@ static int open_dirs(struct host *h, struct err *e)
 	return 0;
 }
 
+static int admit_build(void *host, const char *tenant, unsigned memory_mb, struct err *e)
+{
+	return host_admit(host, tenant, 1, memory_mb, NULL, e);
+}
+
+static void template_baked(void *host)
+{
+	host_fill_spare(host);
+}
+
+static void template_event(void *host, const char *tenant, const char *type, json_t *payload)
+{
+	struct host *h = host;
+
+	event_emit(&h->events, tenant, "", type, payload);
+}
+
+static int open_templates(struct host *h, struct err *e)
+{
+	int r;
+
+	h->depot.loop = h->loop;
+	h->depot.pool = h->pool;
+	h->depot.machines = &h->machines;
+	h->depot.store = &h->store;
+	h->depot.data_dir = h->config.data_dir;
+	h->depot.upper_image = h->config.upper_image;
+	h->depot.disk_reserve = h->config.disk_reserve;
+	h->depot.build_s = h->config.build_s;
+	h->depot.host = h;
+	h->depot.admit = admit_build;
+	h->depot.baked = template_baked;
+	h->depot.event = template_event;
+	r = templates_open(&h->depot, e);
+	if (r < 0)
+		return r;
+	network_open(h);
+	h->depot.net = h->net;
+	return 0;
+}
+
 int host_open(struct loop *l, struct engines *engines, const struct host_config *c,
               struct host **ret, struct err *e)
 {
@@ -171,7 +191,7 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 	h->config = *c;
 	h->store = (struct snapshot_store){.root = -1, .layers = -1, .snapshots = -1};
 	h->machines.dir = -1;
-	pthread_mutex_init(&h->drop_lock, NULL);
+	depot_init(&h->depot);
 	if (!h->config.threads)
 		h->config.threads = 8;
 	if (!h->config.sandboxes_max)
@@ -206,9 +226,7 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 	if (r == 0)
 		r = machines_disks(&h->machines, path, e);
 	if (r == 0)
-		r = templates_open(h, &h->templates, e);
-	if (r == 0)
-		network_open(h);
+		r = open_templates(h, e);
 	if (r == 0)
 		r = volumes_recover(h, e);
 	if (r == 0)
@@ -251,7 +269,7 @@ void host_drain(struct host *h, void (*done)(void *arg), void *arg)
 {
 	struct drain *d = calloc(1, sizeof(*d));
 
-	h->closing = true;
+	h->depot.closing = true;
 	loop_timer_clear(h->loop, &h->sweep);
 	if (!d) {
 		done(arg);
@@ -266,7 +284,7 @@ void host_close(struct host *h)
 {
 	if (!h)
 		return;
-	h->closing = true;
+	h->depot.closing = true;
 	if (h->pool)
 		pool_free(h->pool);
 	host_drop_spare(h);
@@ -276,7 +294,7 @@ void host_close(struct host *h)
 	}
 	loop_timer_clear(h->loop, &h->sweep);
 	network_close(h);
-	templates_close(h->templates);
+	templates_close(h->depot.templates);
 	if (h->db)
 		db_checkpoint(h->db_path);
 	db_close(h->db);
@@ -285,6 +303,6 @@ void host_close(struct host *h)
 		machines_close(&h->machines);
 	if (h->store.root >= 0)
 		snapshot_store_close(&h->store);
-	pthread_mutex_destroy(&h->drop_lock);
+	depot_fini(&h->depot);
 	free(h);
 }

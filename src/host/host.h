@@ -9,17 +9,15 @@
  * host_full, quota_exceeded, disk_full, shutting_down, bad_request, and those of machine/machine.h.
  */
 #pragma once
-#include <pthread.h>
-#include <stdatomic.h>
-
 #include "base/pool.h"
 #include "db/db.h"
 #include "host/event.h"
 #include "host/sandbox.h"
 #include "machine/machine.h"
+#include "template/depot.h"
 
 struct net;
-struct templates;
+struct template;
 
 struct host_config {
 	const char *run_dir, *data_dir;
@@ -62,11 +60,9 @@ struct host {
 	struct engines *engines;
 	struct machines machines;
 	struct snapshot_store store;
-	pthread_mutex_t drop_lock; /* of host_drop_snapshot() */
-	atomic_bool collect;       /* something was dropped since the last sweep */
-	uint64_t expires_ms;       /* wall clock: when the next snapshot may have to go; 0: none */
-	struct templates *templates;
-	struct net *net; /* NULL: no network for guests */
+	uint64_t expires_ms; /* wall clock: when the next snapshot may have to go; 0: none */
+	struct depot depot;  /* what templates share with us */
+	struct net *net;     /* NULL: no network for guests */
 	struct events events;
 	struct host_config config;
 	struct host_stats stats;
@@ -79,8 +75,7 @@ struct host {
 	unsigned volume_copies;            /* that are being made */
 	unsigned volume_changes;           /* of sandboxes that run */
 	char volume_swept[SANDBOX_ID + 1]; /* the file of one that volume_sweep() looked at last */
-	bool closing;
-	struct host_spare *spare; /* ids with a process made ahead */
+	struct host_spare *spare;          /* ids with a process made ahead */
 	unsigned nspare, preparing;
 	struct loop_timer sweep;
 };
@@ -143,6 +138,12 @@ int host_snapshot_get(struct host *h, const char *tenant, const char *id, struct
                       struct err *e);
 void host_snapshot_delete(struct host *h, const char *tenant, const char *id, host_done *done,
                           void *arg);
+
+/* A template whose sandboxes start exactly where sb is now, memory and disk. Kinds beside those of
+ * template_may_put(): those of host_snapshot(). t is valid during done(). */
+void host_save_template(struct host *h, struct sandbox *sb, const char *name, bool replace,
+                        void (*done)(void *arg, const struct err *e, struct template *t),
+                        void *arg);
 
 /* Changes what is set: ttl_s >= -1 (counted from creation), persistent 0 or 1. -2 and -1: as it
  * was. */

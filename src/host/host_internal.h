@@ -2,7 +2,7 @@
  * host/host_internal.h - what the files of the host share
  */
 #pragma once
-#include "host/fault.h"
+#include "base/fault.h"
 #include "host/guest_link.h"
 #include "host/host.h"
 #include "host/network.h"
@@ -62,13 +62,6 @@ static inline struct snapshot_store store_as(const struct host *h, bool compress
 	st.form = compressed ? LAYER_SQUASHED : LAYER_PLAIN;
 	return st;
 }
-
-/*
- * Deletes a snapshot and the layers that only it had. For the pool. One at a time: a collection
- * that runs beside another delete sees files that are about to go as still in use, and nobody looks
- * again.
- */
-int host_drop_snapshot(struct host *h, const char *id, struct err *e);
 
 /* ---- host_room.c ---- */
 
@@ -134,8 +127,6 @@ void volume_freeze_all(struct host *h, const char *machine, const json_t *list);
 
 /* The doc column of a snapshot. */
 json_t *snapshot_doc(const struct host_snapshot *s);
-/* What its files take, without read-only disks. */
-uint64_t image_bytes(const struct engine_image *i);
 
 /* ---- retain.c ---- */
 

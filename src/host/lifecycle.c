@@ -306,13 +306,13 @@ static void create_begin(struct op *op)
 		network_take(sb, create_wired, l);
 		return;
 	}
-	t = template_find(l->host->templates, sb->tenant, sb->spec.template, &e);
+	t = template_find(l->host->depot.templates, sb->tenant, sb->spec.template, &e);
 	if (!t) {
 		create_undo(l, &e);
 		return;
 	}
 	l->op.sb->boot_mode = "snapshot";
-	template_ready(l->host->templates, t, create_with, l);
+	template_ready(l->host->depot.templates, t, create_with, l);
 }
 
 /* Fills in what the template or the snapshot decides. */
@@ -335,7 +335,7 @@ static int resolve(struct host *h, struct sandbox *sb, struct err *e)
 		sb->generation = snap.generation;
 		sb->disk_gb = snap.disk_gb;
 	}
-	t = template_find(h->templates, sb->tenant, sb->spec.template, e);
+	t = template_find(h->depot.templates, sb->tenant, sb->spec.template, e);
 	if (!t) {
 		if (!sb->spec.from_snapshot[0])
 			return -e->code;

@@ -105,6 +105,7 @@ void network_close(struct host *h)
 	if (h->net)
 		net_free(h->net);
 	h->net = NULL;
+	h->depot.net = NULL;
 }
 
 /* ---- what a spec says ---- */

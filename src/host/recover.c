@@ -316,7 +316,7 @@ static void recover_snapshots(struct host *h, struct tally *t)
 		bool known = de->d_name[0] == '.';
 
 		if (!strncmp(de->d_name, "tpl-", 4)) {
-			known = templates_own(h->templates, de->d_name);
+			known = templates_own(h->depot.templates, de->d_name);
 		} else if (!strncmp(de->d_name, "hib-", 4)) {
 			struct sandbox *sb = dict_get(h->by_id, de->d_name + 4);
 

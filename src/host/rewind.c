@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/uuid.h"
 #include "host/host_internal.h"
 
 /* --- the list --------------------------------------------------------------------------------- */
@@ -49,7 +50,7 @@ static void free_later(struct host *h, struct checkpoint *list)
 {
 	for (struct checkpoint *c = list; c; c = c->older)
 		h->checkpoints--;
-	if (list && (h->closing || pool_submit(h->pool, free_list, freed, list) < 0))
+	if (list && (h->depot.closing || pool_submit(h->pool, free_list, freed, list) < 0))
 		free_list(list);
 }
 

@@ -28,11 +28,11 @@
 #include <sys/types.h>
 
 #include "base/loop.h"
+#include "base/uuid.h"
+#include "template/template.h"
 
 enum {
-	SANDBOX_ID = 36, /* a UUID: it is part of host names */
-	TENANT_MAX = 64,
-	TEMPLATE_NAME_MAX = 64,
+	SANDBOX_ID = UUID_TEXT, /* a UUID: it is part of host names */
 	SNAPSHOT_NAME_MAX = 64,
 	SANDBOX_VOLUMES_MAX = 4,
 };
@@ -126,7 +126,5 @@ void spec_fini(struct sandbox_spec *s);
 /* Deep copy. */
 int spec_copy(const struct sandbox_spec *s, struct sandbox_spec *ret);
 
-/* Random UUID, version 4. */
-void uuid_new(char ret[SANDBOX_ID + 1]);
 /* When it ends by its ttl: wall clock ms, 0: never. */
 uint64_t sandbox_expires_ms(const struct sandbox *sb);

@@ -64,22 +64,22 @@ static void save_work(void *arg)
 	fault_at("save.sealed");
 	if (s->r == 0) {
 		json_object_set_new(s->doc, "size_bytes",
-		                    json_integer((json_int_t)image_bytes(&image)));
-		s->r = kept_save(h, &image, s->bake, &s->err);
+		                    json_integer((json_int_t)engine_image_bytes(&image)));
+		s->r = verified_save(&h->depot, &image, s->bake, &s->err);
 	}
 	fault_at("save.saved");
 	if (s->r == 0) {
-		s->r = template_put(h, s->doc, &(struct template_put){.replace = s->replace},
-		                    s->old, &s->err);
+		s->r = template_put(&h->depot, s->doc,
+		                    &(struct template_put){.replace = s->replace}, s->old, &s->err);
 		if (s->r < 0)
-			kept_drop(h, s->bake, NULL);
+			verified_drop(&h->depot, s->bake, NULL);
 	}
 }
 
 static void save_done(void *arg)
 {
 	struct save *s = arg;
-	struct templates *ts = s->host->templates;
+	struct templates *ts = s->host->depot.templates;
 	struct template *t = NULL;
 
 	if (s->r == 0) {
@@ -105,9 +105,9 @@ static void save_begin(struct op *op)
 	s->paused = sb->state == SANDBOX_PAUSED;
 	memcpy(s->machine, sb->machine, sizeof(s->machine));
 	if (r == 0)
-		r = template_may_put(h->templates, s->tenant, s->name, s->replace, &s->err);
+		r = template_may_put(h->depot.templates, s->tenant, s->name, s->replace, &s->err);
 	if (r == 0) {
-		from = template_find(h->templates, s->tenant, sb->spec.template, NULL);
+		from = template_find(h->depot.templates, s->tenant, sb->spec.template, NULL);
 		s->doc = template_heir(from, s->tenant, s->name, s->bake, sb->generation);
 		if (!s->doc)
 			r = err_nomem(&s->err);
@@ -129,12 +129,13 @@ static void save_begin(struct op *op)
 	save_over(s, &s->err, NULL);
 }
 
-void template_save(struct host *h, struct sandbox *sb, const char *name, bool replace,
-                   void (*done)(void *arg, const struct err *e, struct template *t), void *arg)
+void host_save_template(struct host *h, struct sandbox *sb, const char *name, bool replace,
+                        void (*done)(void *arg, const struct err *e, struct template *t), void *arg)
 {
 	struct save *s = calloc(1, sizeof(*s));
 	struct err e;
-	int r = s ? template_may_put(h->templates, sb->tenant, name, replace, &e) : err_nomem(&e);
+	int r =
+	    s ? template_may_put(h->depot.templates, sb->tenant, name, replace, &e) : err_nomem(&e);
 
 	if (r == 0)
 		r = host_admit(h, sb->tenant, 0, 0, NULL, &e); /* room on the disk */

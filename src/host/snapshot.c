@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/uuid.h"
 #include "host/host_internal.h"
 
 struct snap {
@@ -32,21 +33,6 @@ json_t *snapshot_doc(const struct host_snapshot *s)
 }
 
 /* What its files take on disk, uncompressed; some of it may be shared with other snapshots. */
-uint64_t image_bytes(const struct engine_image *i)
-{
-	uint64_t n = 0;
-	struct stat st;
-
-	for (size_t k = 0; k < i->memory.n; k++)
-		if (fstat(i->memory.at[k]->fd, &st) == 0)
-			n += (uint64_t)st.st_blocks * 512;
-	for (size_t d = 0; d < i->ndisks; d++)
-		for (size_t k = 0; !i->disks[d].read_only && k < i->disks[d].layers.n; k++)
-			if (fstat(i->disks[d].layers.at[k]->fd, &st) == 0)
-				n += (uint64_t)st.st_blocks * 512;
-	return n;
-}
-
 static void snap_work(void *arg)
 {
 	struct snap *s = arg;
@@ -57,7 +43,7 @@ static void snap_work(void *arg)
 	s->r = machine_snapshot(&h->machines, s->machine, &image, NULL, &s->err);
 	fault_at("snapshot.sealed");
 	if (s->r == 0) {
-		s->s.size_bytes = image_bytes(&image);
+		s->s.size_bytes = engine_image_bytes(&image);
 		s->r = machine_save(&image, &store, s->s.id, s->s.sandbox_id, &s->err);
 		if (s->r == 0)
 			machine_saved(&h->machines, s->machine, &image);
@@ -258,7 +244,7 @@ static void forget_work(void *arg)
 {
 	struct forget *f = arg;
 
-	f->r = host_drop_snapshot(f->host, f->id, &f->err);
+	f->r = depot_drop_snapshot(&f->host->depot, f->id, &f->err);
 	if (f->r == -ENOENT)
 		f->r = 0;
 	fault_at("forget.deleted");

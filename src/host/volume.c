@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/dict.h"
 #include "base/log.h"
+#include "base/uuid.h"
 #include "host/volume_internal.h"
 
 extern char **environ;

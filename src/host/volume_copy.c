@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/uuid.h"
 #include "host/volume_internal.h"
 
 struct copy {

@@ -37,6 +37,21 @@ void engine_image_fini(struct engine_image *i)
 	*i = (struct engine_image)ENGINE_IMAGE_EMPTY;
 }
 
+uint64_t engine_image_bytes(const struct engine_image *i)
+{
+	uint64_t n = 0;
+	struct stat st;
+
+	for (size_t k = 0; k < i->memory.n; k++)
+		if (fstat(i->memory.at[k]->fd, &st) == 0)
+			n += (uint64_t)st.st_blocks * 512;
+	for (size_t d = 0; d < i->ndisks; d++)
+		for (size_t k = 0; !i->disks[d].read_only && k < i->disks[d].layers.n; k++)
+			if (fstat(i->disks[d].layers.at[k]->fd, &st) == 0)
+				n += (uint64_t)st.st_blocks * 512;
+	return n;
+}
+
 int engine_image_copy(const struct engine_image *i, struct engine_image *ret)
 {
 	struct engine_image c = ENGINE_IMAGE_EMPTY;

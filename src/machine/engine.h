@@ -95,6 +95,8 @@ struct engine_image {
 #define ENGINE_UNBOOKED "snapshot.map"
 
 void engine_image_fini(struct engine_image *i);
+/* Bytes that its files take on the host, without read-only disks. */
+uint64_t engine_image_bytes(const struct engine_image *i);
 int engine_image_copy(const struct engine_image *i, struct engine_image *ret);
 
 /*

@@ -12,22 +12,24 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "layers/digest.h"
 #include "template/template_internal.h"
 #include "template/verified.h"
 
-static const char *upper_of(const struct host *h, const json_t *doc)
+static const char *upper_of(const struct depot *depot, const json_t *doc)
 {
-	return text_of(doc, "upper", h->config.upper_image ? h->config.upper_image : "");
+	return text_of(doc, "upper", depot->upper_image ? depot->upper_image : "");
 }
 
 /* Everything a bake is made from: another image, kernel or description is another bake. */
-int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX + 1],
+int bake_name(struct depot *depot, const struct template *t, char ret[SNAPSHOT_ID_MAX + 1],
               struct err *e)
 {
-	const char *files[] = {text_of(t->doc, "image", ""), upper_of(h, t->doc)};
+	const char *files[] = {text_of(t->doc, "image", ""), upper_of(depot, t->doc)};
 	autofree char *doc = json_dumps(t->doc, JSON_COMPACT | JSON_SORT_KEYS);
 	autofree char *all = NULL;
 	char digest[DIGEST_TEXT], stamps[256] = "";
@@ -39,7 +41,7 @@ int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX
 		snprintf(ret, SNAPSHOT_ID_MAX + 1, "%s", text_of(t->doc, "snapshot", ""));
 		return 0;
 	}
-	engine = engine_find(h->engines, text_of(t->doc, "engine", ""), e);
+	engine = engine_find(depot->machines->engines, text_of(t->doc, "engine", ""), e);
 	if (!engine)
 		return err_prefix(e, "template %s", t->name);
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
@@ -82,34 +84,34 @@ struct bake {
 
 static int make_bake(struct bake *b, struct err *e)
 {
-	struct host *h = b->templates->host;
+	struct depot *depot = b->templates->depot;
 	AUTO(engine_image_fini) struct engine_image cold = ENGINE_IMAGE_EMPTY;
 	AUTO(engine_image_fini) struct engine_image baked = ENGINE_IMAGE_EMPTY;
 	struct engine_start s = {.id = b->machine, .image = &cold, .cpu = -1};
 	int r;
 
-	r = engine_image_cold(b->memory_size, text_of(b->doc, "image", ""), upper_of(h, b->doc),
+	r = engine_image_cold(b->memory_size, text_of(b->doc, "image", ""), upper_of(depot, b->doc),
 	                      &cold, e);
 	if (r < 0)
 		return r;
-	cold.engine = engine_find(h->engines, text_of(b->doc, "engine", ""), e);
+	cold.engine = engine_find(depot->machines->engines, text_of(b->doc, "engine", ""), e);
 	if (!cold.engine)
 		return -ENOTSUP;
 	s.cpus = (unsigned)json_integer_value(json_object_get(b->doc, "cpu"));
-	r = machine_start(&h->machines, &s, NULL, 1, NULL, e);
+	r = machine_start(depot->machines, &s, NULL, 1, NULL, e);
 	if (r < 0)
 		return r;
 	fault_at("bake.booted");
 	b->warm_ms = mono_ms();
-	r = template_warm(h, b->machine, b->doc, e);
+	r = template_warm(depot, b->machine, b->doc, e);
 	b->warm_ms = mono_ms() - b->warm_ms;
 	if (r == 0)
-		r = machine_bake(&h->machines, b->machine, &baked, e);
+		r = machine_bake(depot->machines, b->machine, &baked, e);
 	fault_at("bake.sealed");
 	if (r == 0)
-		r = kept_save(h, &baked, b->name, e);
+		r = verified_save(depot, &baked, b->name, e);
 	fault_at("bake.saved");
-	machine_remove(&h->machines, b->machine, NULL);
+	machine_remove(depot->machines, b->machine, NULL);
 	return r;
 }
 
@@ -168,14 +170,14 @@ int template_cold(struct engine_image *image, uint64_t memory_size, int dir, con
 static int load_cold(struct bake *b, int dir, const char *prefix, struct engine_image *ret,
                      struct err *e)
 {
-	struct host *h = b->templates->host;
+	struct depot *depot = b->templates->depot;
 	AUTO(engine_image_fini) struct engine_image old = ENGINE_IMAGE_EMPTY;
 	AUTO(engine_image_fini) struct engine_image fresh = ENGINE_IMAGE_EMPTY;
-	int r = machine_load_disks(&h->store, b->name, &old, e);
+	int r = machine_load_disks(depot->store, b->name, &old, e);
 
 	if (r == 0 && b->old_agent) {
 		r = b->root_image[0] ? engine_image_cold(b->memory_size, b->root_image,
-		                                         upper_of(h, b->doc), &fresh, e)
+		                                         upper_of(depot, b->doc), &fresh, e)
 		                     : err_set(e, ENOENT, "template_unusable",
 		                               "its agent is too old, and the template it was "
 		                               "made from is gone");
@@ -190,7 +192,7 @@ static int load_cold(struct bake *b, int dir, const char *prefix, struct engine_
 		r = template_cold(&old, b->memory_size, dir, prefix, e);
 	if (r < 0)
 		return r;
-	old.engine = engine_find(h->engines, text_of(b->doc, "engine", ""), e);
+	old.engine = engine_find(depot->machines->engines, text_of(b->doc, "engine", ""), e);
 	if (!old.engine)
 		return -ENOTSUP;
 	*ret = old;
@@ -201,7 +203,7 @@ static int load_cold(struct bake *b, int dir, const char *prefix, struct engine_
 static int boot_again(struct bake *b, const struct engine_image *cold, json_t *doc,
                       const char *bake, struct err *e)
 {
-	struct host *h = b->templates->host;
+	struct depot *depot = b->templates->depot;
 	AUTO(engine_image_fini) struct engine_image baked = ENGINE_IMAGE_EMPTY;
 	struct engine_start s = {.id = b->machine, .image = cold, .cpu = -1};
 	struct guest *g = NULL;
@@ -210,12 +212,12 @@ static int boot_again(struct bake *b, const struct engine_image *cold, json_t *d
 	int r;
 
 	s.cpus = (unsigned)json_integer_value(json_object_get(doc, "cpu"));
-	r = machine_start_guest(&h->machines, &s, NULL, 1, NULL, &g, e);
+	r = machine_start_guest(depot->machines, &s, NULL, 1, NULL, &g, e);
 	if (r < 0)
 		return r;
 	fault_at("rebake.booted");
 	/* It has been a template before: it does not fail now because a warm-up does. */
-	if (template_warm(h, b->machine, doc, &why) < 0)
+	if (template_warm(depot, b->machine, doc, &why) < 0)
 		log_warn("warming up failed, sandboxes start without it template=%s why=\"%s\"",
 		         b->template->name, why.text);
 	r = template_start(g, doc, NULL, note, sizeof(note), e);
@@ -224,10 +226,10 @@ static int boot_again(struct bake *b, const struct engine_image *cold, json_t *d
 		         note);
 	guest_free(g);
 	if (r == 0)
-		r = machine_bake(&h->machines, b->machine, &baked, e);
+		r = machine_bake(depot->machines, b->machine, &baked, e);
 	if (r == 0)
-		r = kept_save(h, &baked, bake, e);
-	machine_remove(&h->machines, b->machine, NULL);
+		r = verified_save(depot, &baked, bake, e);
+	machine_remove(depot->machines, b->machine, NULL);
 	return r;
 }
 
@@ -239,7 +241,7 @@ static int boot_again(struct bake *b, const struct engine_image *cold, json_t *d
  */
 static int rebake(struct bake *b, struct err *e)
 {
-	struct host *h = b->templates->host;
+	struct depot *depot = b->templates->depot;
 	AUTO(engine_image_fini) struct engine_image cold = ENGINE_IMAGE_EMPTY;
 	AUTO(json_decrefp) json_t *doc = json_deep_copy(b->doc);
 	char path[PATH_MAX], bake[SNAPSHOT_ID_MAX + 1], prefix[SNAPSHOT_ID_MAX + 16], why[240];
@@ -252,7 +254,7 @@ static int rebake(struct bake *b, struct err *e)
 	         "."
 	         "%s-disk",
 	         bake); /* sweep() knows such names */
-	snprintf(path, sizeof(path), "%s/templates", h->config.data_dir);
+	snprintf(path, sizeof(path), "%s/templates", depot->data_dir);
 	dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (!doc || dir < 0)
 		return err_nomem(e);
@@ -274,13 +276,13 @@ static int rebake(struct bake *b, struct err *e)
 	                                             "why", why))))
 		r = err_nomem(e);
 	if (r == 0)
-		r = template_put(h, doc, &(struct template_put){.instead = b->name}, b->old, e);
+		r = template_put(depot, doc, &(struct template_put){.instead = b->name}, b->old, e);
 	fault_at("rebake.put");
 	if (r == 0)
-		r = kept_load(h, bake, &b->image, e);
+		r = verified_load(depot, bake, &b->image, e);
 	if (r < 0) {
 		if (!b->old[0]) /* it is nobody's */
-			kept_drop(h, bake, NULL);
+			verified_drop(depot, bake, NULL);
 		return r;
 	}
 	snprintf(b->name, sizeof(b->name), "%s", bake);
@@ -292,20 +294,20 @@ static int rebake(struct bake *b, struct err *e)
 static void bake_work(void *arg)
 {
 	struct bake *b = arg;
-	struct host *h = b->templates->host;
+	struct depot *depot = b->templates->depot;
 	bool own = json_object_get(b->doc, "snapshot");
 
-	b->r = b->old_agent ? -ESTALE : kept_load(h, b->name, &b->image, &b->err);
+	b->r = b->old_agent ? -ESTALE : verified_load(depot, b->name, &b->image, &b->err);
 	if (b->r == 0)
 		return;
 	if (own && (b->old_agent || !strcmp(b->err.kind, "snapshot_foreign"))) {
 		b->r = rebake(b, &b->err);
 	} else if (!own) { /* damaged or of another format: made anew */
-		kept_drop(h, b->name, NULL);
+		verified_drop(depot, b->name, NULL);
 		b->made = true;
 		b->r = make_bake(b, &b->err);
 		if (b->r == 0)
-			b->r = kept_load(h, b->name, &b->image, &b->err);
+			b->r = verified_load(depot, b->name, &b->image, &b->err);
 	}
 	if (b->r < 0 && own) {
 		err_prefix(&b->err, "save or build it again");
@@ -317,7 +319,7 @@ static void bake_work(void *arg)
 static void tell_rebaked(struct bake *b)
 {
 	struct template *t = b->template;
-	struct host *h = b->templates->host;
+	struct depot *depot = b->templates->depot;
 	const char *why = text_of(json_object_get(b->doc, "rebaked"), "why", "");
 
 	json_decref(t->doc);
@@ -326,9 +328,10 @@ static void tell_rebaked(struct bake *b)
 	log_warn("template baked again from its disk, what ran in it does not template=%s "
 	         "tenant=%s bake=%s took_ms=%llu why=\"%s\"",
 	         t->name, t->tenant, b->name, (unsigned long long)(mono_ms() - b->began_ms), why);
-	event_emit(&h->events, t->tenant, "", "template.rebaked",
-	           json_pack("{s:s, s:s, s:s}", "template", t->name, "reason", why, "note",
-	                     "its disk is as it was; programs that ran when it was saved do not"));
+	depot->event(
+	    depot->host, t->tenant, "template.rebaked",
+	    json_pack("{s:s, s:s, s:s}", "template", t->name, "reason", why, "note",
+	              "its disk is as it was; programs that ran when it was saved do not"));
 }
 
 static void bake_done(void *arg)
@@ -336,7 +339,7 @@ static void bake_done(void *arg)
 	struct bake *b = arg;
 	struct template *t = b->template;
 	struct template_waiter *w = t->waiters;
-	struct host *h = b->templates->host;
+	struct depot *depot = b->templates->depot;
 
 	t->baking = false;
 	t->waiters = NULL;
@@ -370,7 +373,7 @@ static void bake_done(void *arg)
 	}
 	json_decref(b->doc);
 	free(b);
-	host_fill_spare(h);
+	depot->baked(depot->host);
 }
 
 /* An agent is part of the root image; it and we must speak the same language. */
@@ -421,8 +424,8 @@ void template_ready(struct templates *ts, struct template *t,
 	memcpy(b->machine, "b_", 2);
 	look_at_agent(ts, b);
 	t->baking = true;
-	r = bake_name(ts->host, t, b->name, &b->err);
-	if (r == 0 && pool_submit(ts->host->pool, bake_work, bake_done, b) < 0)
+	r = bake_name(ts->depot, t, b->name, &b->err);
+	if (r == 0 && pool_submit(ts->depot->pool, bake_work, bake_done, b) < 0)
 		r = err_nomem(&b->err);
 	if (r < 0) { /* otherwise b is the pool's now */
 		b->r = r;

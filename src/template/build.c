@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "layers/digest.h"
 #include "template/build_internal.h"
 
@@ -163,7 +164,7 @@ static void forget_old(struct builds *bs)
 	}
 }
 
-int builds_open(struct host *h, struct builds **ret, struct err *e)
+int builds_open(struct depot *depot, struct builds **ret, struct err *e)
 {
 	struct builds *bs = calloc(1, sizeof(*bs));
 	char path[PATH_MAX];
@@ -173,8 +174,8 @@ int builds_open(struct host *h, struct builds **ret, struct err *e)
 
 	if (!bs)
 		return err_nomem(e);
-	bs->host = h;
-	snprintf(path, sizeof(path), "%s/builds", h->config.data_dir);
+	bs->depot = depot;
+	snprintf(path, sizeof(path), "%s/builds", depot->data_dir);
 	mkdir(path, 0700);
 	bs->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	d = bs->dir < 0 ? NULL : opendir(path);
@@ -188,7 +189,7 @@ int builds_open(struct host *h, struct builds **ret, struct err *e)
 			read_record(bs, de->d_name);
 	closedir(d);
 	forget_old(bs);
-	if (pool_new(h->loop, BUILDS_AT_ONCE, &bs->pool) < 0) {
+	if (pool_new(depot->loop, BUILDS_AT_ONCE, &bs->pool) < 0) {
 		builds_close(bs);
 		return err_set(e, ENOMEM, "no_memory", "cannot start threads for builds");
 	}
@@ -247,7 +248,7 @@ static void next_turn(struct builds *bs);
 
 static void end_build(struct build *b)
 {
-	struct builds *bs = templates_builds(b->order->host->templates);
+	struct builds *bs = templates_builds(b->order->depot->templates);
 	bool failed = b->r < 0;
 
 	b->info.ended_ms = wall_ms();
@@ -260,7 +261,7 @@ static void end_build(struct build *b)
 	log_info("build over build=%s tenant=%s template=%s status=%s took_ms=%llu why=\"%s\"",
 	         b->info.id, b->info.tenant, b->info.name, build_status_name(b->info.status),
 	         (unsigned long long)(b->info.ended_ms - b->info.started_ms), b->info.error);
-	template_settle(bs->host->templates, b->bake, b->old);
+	template_settle(bs->depot->templates, b->bake, b->old);
 	net_return(take_ptr(b->net)); /* no machine of it is left */
 	/* What is left of it is its record and its log. */
 	closep(&b->order->dir);
@@ -305,7 +306,7 @@ static void begin(struct build *b)
 {
 	struct err e;
 
-	if (pool_submit(templates_builds(b->order->host->templates)->pool, work, work_done, b) <
+	if (pool_submit(templates_builds(b->order->depot->templates)->pool, work, work_done, b) <
 	    0) {
 		err_nomem(&e);
 		fail(b, &e);
@@ -330,13 +331,13 @@ static void network_ready(void *arg, int error)
  * has. */
 static void take_network(struct build *b)
 {
-	struct host *h = b->order->host;
+	struct depot *depot = b->order->depot;
 	struct err e;
-	int r = h->net ? net_take(h->net, NULL, NULL, &b->net, &e) : 0;
+	int r = depot->net ? net_take(depot->net, NULL, NULL, &b->net, &e) : 0;
 
 	if (r == -EAGAIN) {
 		b->net_wait = (struct net_wait){.fn = network_ready, .arg = b};
-		net_wait(h->net, &b->net_wait);
+		net_wait(depot->net, &b->net_wait);
 		return;
 	}
 	if (r < 0)
@@ -396,7 +397,7 @@ static void prepare_stage(struct build *b)
 		if (!b->order->made_up)
 			build_say(b, "%s %s",
 			          f->stages[b->preparing].implied ? "COPY --from" : "FROM", name);
-		template_ready(b->order->host->templates, t, stage_ready, b);
+		template_ready(b->order->depot->templates, t, stage_ready, b);
 		return;
 	}
 	take_network(b);
@@ -408,7 +409,7 @@ static void next_turn(struct builds *bs)
 	struct build *next = NULL;
 	size_t all = 0;
 
-	if (bs->closing || bs->host->closing)
+	if (bs->closing || bs->depot->closing)
 		return;
 	for (struct build *b = bs->newest; b; b = b->next) {
 		size_t of_tenant = 0;
@@ -426,7 +427,7 @@ static void next_turn(struct builds *bs)
 		return;
 	next->begun = true;
 	next->status = BUILD_RUNNING;
-	next->deadline_ms = mono_ms() + (uint64_t)bs->host->config.build_s * 1000;
+	next->deadline_ms = mono_ms() + (uint64_t)bs->depot->build_s * 1000;
 	write_record(bs, next);
 	prepare_stage(next); /* may end it, and so come here again */
 }
@@ -457,12 +458,12 @@ static void mark_needed(struct build *b, size_t i)
 static int check(struct build *b, struct err *e)
 {
 	struct build_order *o = b->order;
-	struct host *h = o->host;
+	struct depot *depot = o->depot;
 	unsigned memory_mb = o->info.memory_mb;
-	int r = builds_too_many(templates_builds(h->templates), o->info.tenant, e);
+	int r = builds_too_many(templates_builds(depot->templates), o->info.tenant, e);
 
 	if (r == 0)
-		r = template_may_put(h->templates, o->info.tenant, o->info.name, o->replace, e);
+		r = template_may_put(depot->templates, o->info.tenant, o->info.name, o->replace, e);
 	if (r == 0)
 		r = dockerfile_parse(o->dockerfile, o->dockerfile_len, &b->file, e);
 	if (r == 0)
@@ -488,12 +489,12 @@ static int check(struct build *b, struct err *e)
 		    b->stages[i].root == BUILD_ROOT_TEMPLATE && b->info.memory_mb != t->memory_mb;
 		b->info.cpu = t->cpu;
 	}
-	return host_admit(h, o->info.tenant, 1, memory_mb, NULL, e);
+	return depot->admit(depot->host, o->info.tenant, memory_mb, e);
 }
 
 int build_submit(struct build_order *o, struct build_info *ret, struct err *e)
 {
-	struct builds *bs = templates_builds(o->host->templates);
+	struct builds *bs = templates_builds(o->depot->templates);
 	struct build *b = calloc(1, sizeof(*b));
 	int r;
 

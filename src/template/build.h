@@ -16,8 +16,8 @@
 #pragma once
 #include <jansson.h>
 
-#include "host/host.h"
 #include "template/oci.h"
+#include "template/template.h"
 
 enum {
 	BUILD_ID = 16,                /* hex digits */
@@ -55,13 +55,13 @@ const char *build_status_name(enum build_status s);
 
 struct builds;
 /* Reads what is on disk; blocks. The loop's own from there on. */
-int builds_open(struct host *h, struct builds **ret, struct err *e);
+int builds_open(struct depot *depot, struct builds **ret, struct err *e);
 void builds_close(struct builds *bs); /* stops what is at work */
 
 /* ---- an order, while it comes in; one thread at a time has it ---- */
 
 struct build_order {
-	struct host *host;
+	struct depot *depot;
 	struct build_info info;
 	bool replace;
 	char *dockerfile; /* owned */
@@ -87,7 +87,8 @@ struct build_file {
 };
 
 /* On the loop: has this tenant room for one more? too_many, shutting_down. Caller owns *ret. */
-int build_order_new(struct host *h, const char *tenant, struct build_order **ret, struct err *e);
+int build_order_new(struct depot *depot, const char *tenant, struct build_order **ret,
+                    struct err *e);
 /* A file begins, goes on, ends. Any thread. bad_request, too_large, disk_full. */
 int build_order_file(struct build_order *o, const char *path, struct err *e);
 /* The same for an archive of an image or of a root file system: may be larger than the context. */

@@ -147,7 +147,7 @@ struct template *build_base_of(struct build *b, size_t index, char **ret_name, s
 {
 	const struct docker_stage *s = &b->file->stages[index];
 	struct build_stage *to = &b->stages[index];
-	struct templates *ts = b->order->host->templates;
+	struct templates *ts = b->order->depot->templates;
 	const char *tenant = b->info.tenant, *file, *suite;
 	struct template *t = NULL;
 	int r;

@@ -74,27 +74,27 @@ int build_next_key(struct stage *st, const struct docker_step *step, struct sha 
 
 bool build_load_step(struct stage *st, const char *key)
 {
-	struct host *h = st->b->order->host;
+	struct depot *depot = st->b->order->depot;
 	struct engine_image image = ENGINE_IMAGE_EMPTY;
 	char id[SNAPSHOT_ID_MAX + 1];
 
 	snprintf(id, sizeof(id), TEMPLATE_STEP "%.40s", key);
-	if (faccessat(h->store.snapshots, id, F_OK, 0) < 0)
+	if (faccessat(depot->store->snapshots, id, F_OK, 0) < 0)
 		return false;
-	if (kept_load(h, id, &image, NULL) < 0) {
-		kept_drop(h, id, NULL);
+	if (verified_load(depot, id, &image, NULL) < 0) {
+		verified_drop(depot, id, NULL);
 		return false;
 	}
-	utimensat(h->store.snapshots, id, NULL, 0); /* used now */
+	utimensat(depot->store->snapshots, id, NULL, 0); /* used now */
 	engine_image_fini(&st->s->image);
 	st->s->image = image;
 	return true;
 }
 
-void build_trim_steps(struct host *h)
+void build_trim_steps(struct depot *depot)
 {
 	for (;;) {
-		autoclosedir DIR *d = io_opendir(h->store.snapshots, ".", 0);
+		autoclosedir DIR *d = io_opendir(depot->store->snapshots, ".", 0);
 		char oldest[SNAPSHOT_ID_MAX + 1] = "";
 		struct timespec when = {0};
 		struct dirent *de;
@@ -112,7 +112,7 @@ void build_trim_steps(struct host *h)
 				when = s.st_mtim;
 			}
 		}
-		if (n <= BUILD_STEPS_KEPT || kept_drop(h, oldest, NULL) < 0)
+		if (n <= BUILD_STEPS_KEPT || verified_drop(depot, oldest, NULL) < 0)
 			break;
 	}
 }

@@ -441,7 +441,7 @@ static int copy_all(struct copy *c, char **words, size_t n)
 	}
 	guest_free(g);
 	if (machine[0])
-		machine_remove(&st->b->order->host->machines, machine, NULL);
+		machine_remove(st->b->order->depot->machines, machine, NULL);
 	return r;
 }
 

@@ -54,7 +54,7 @@ static int run_script(struct stage *st, int fd)
 		r = err_set(st->e, EIO, "build_failed", "%.100s", tail_line(&c.tail));
 	guest_free(c.guest);
 	if (machine[0])
-		machine_remove(&b->order->host->machines, machine, NULL);
+		machine_remove(b->order->depot->machines, machine, NULL);
 	return r;
 }
 
@@ -68,7 +68,7 @@ static int make(struct stage *st, int dir, const char *name)
 
 	if (!b->net)
 		return err_set(st->e, ENETUNREACH, "build_failed", "builds have no network here");
-	if (!build_disk_has_room(b->order->host))
+	if (!build_disk_has_room(b->order->depot))
 		return err_set(st->e, ENOSPC, "disk_full", "the server's disk is full");
 	build_say(b, "making a root of Debian %s from its packages", st->s->which);
 	fd = openat(b->order->dir, MADE, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -123,7 +123,7 @@ int build_debian(struct stage *st)
 	bool there;
 	int r;
 
-	snprintf(path, sizeof(path), "%s/debian", st->b->order->host->config.data_dir);
+	snprintf(path, sizeof(path), "%s/debian", st->b->order->depot->data_dir);
 	snprintf(name, sizeof(name), "%s.tar", suite);
 	mkdir(path, 0700);
 	dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -4,10 +4,11 @@
 #pragma once
 #include <stdatomic.h>
 
-#include "host/host_internal.h"
 #include "layers/digest.h"
+#include "machine/machine.h"
 #include "net/net.h"
 #include "template/build.h"
+#include "template/depot.h"
 #include "template/dockerfile.h"
 #include "template/oci.h"
 #include "template/tail.h"
@@ -60,7 +61,7 @@ struct build {
 /* ---- the books ---- */
 
 struct builds {
-	struct host *host;
+	struct depot *depot;
 	struct pool *pool;
 	int dir;
 	struct build *newest;
@@ -138,7 +139,7 @@ void build_short(struct build *b, struct guest *g);
 /* Of the template at the root of a stage; NULL: it has none. */
 const json_t *build_root_doc(const struct build *b, size_t stage);
 /* Templates and steps leave the host its reserve, as creates do. */
-bool build_disk_has_room(const struct host *h);
+bool build_disk_has_room(const struct depot *depot);
 /* A machine for the stage, if it has none. */
 int build_machine(struct stage *st);
 /* What the machine is now becomes the stage's image, and a step of the cache when key is given. */
@@ -171,7 +172,7 @@ int build_next_key(struct stage *st, const struct docker_step *step, struct sha 
 /* The step becomes the stage's image; false: it is not there. */
 bool build_load_step(struct stage *st, const char *key);
 /* The ones not used for longest go. */
-void build_trim_steps(struct host *h);
+void build_trim_steps(struct depot *depot);
 
 /* ---- build_root.c ---- */
 

@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/io.h"
 #include "template/build_internal.h"
 #include "template/verified.h"
@@ -64,7 +65,7 @@ static int out_of_time(const struct build *b, struct err *e)
 	    e, ETIME, "build_failed",
 	    "the build took longer than %u s: build a part of it as a template of its own and go "
 	    "on FROM that, or have the server's build_seconds raised",
-	    b->order->host->config.build_s);
+	    b->order->depot->build_s);
 }
 
 int build_stopped(struct build *b, struct err *e)
@@ -90,7 +91,7 @@ int build_start(struct build *b, const struct engine_image *image, bool network,
                 const struct engine_volume *volumes, char machine[ENGINE_ID_MAX + 1],
                 struct guest **ret, struct err *e)
 {
-	struct host *h = b->order->host;
+	struct depot *depot = b->order->depot;
 	struct engine_start s = {.id = machine,
 	                         .image = image,
 	                         .cpu = -1,
@@ -107,9 +108,9 @@ int build_start(struct build *b, const struct engine_image *image, bool network,
 		s.net_fd = net_slot_tap(b->net);
 	if (volumes)
 		memcpy(s.volumes, volumes, sizeof(s.volumes));
-	r = machine_start_guest(&h->machines, &s, NULL, GENERATION, NULL, ret, e);
+	r = machine_start_guest(depot->machines, &s, NULL, GENERATION, NULL, ret, e);
 	if (r < 0) {
-		machine_remove(&h->machines, machine, NULL);
+		machine_remove(depot->machines, machine, NULL);
 		machine[0] = 0;
 	}
 	return r;
@@ -134,17 +135,17 @@ int build_machine(struct stage *st)
 	return r;
 }
 
-bool build_disk_has_room(const struct host *h)
+bool build_disk_has_room(const struct depot *depot)
 {
 	struct statvfs vfs;
 
-	return statvfs(h->config.data_dir, &vfs) < 0 ||
-	       (uint64_t)vfs.f_bavail * vfs.f_frsize >= h->config.disk_reserve;
+	return statvfs(depot->data_dir, &vfs) < 0 ||
+	       (uint64_t)vfs.f_bavail * vfs.f_frsize >= depot->disk_reserve;
 }
 
 int build_seal(struct stage *st, const char *key)
 {
-	struct host *h = st->b->order->host;
+	struct depot *depot = st->b->order->depot;
 	struct engine_image image = ENGINE_IMAGE_EMPTY;
 	char id[SNAPSHOT_ID_MAX + 1];
 	struct err e;
@@ -153,7 +154,7 @@ int build_seal(struct stage *st, const char *key)
 	build_short(st->b, st->guest);
 	r = guest_sync(st->guest, st->e);
 	if (r == 0)
-		r = machine_snapshot(&h->machines, st->machine, &image, NULL, st->e);
+		r = machine_snapshot(depot->machines, st->machine, &image, NULL, st->e);
 	if (r < 0)
 		return build_why(st->b, r, st->e);
 	engine_image_fini(&st->s->image);
@@ -162,8 +163,9 @@ int build_seal(struct stage *st, const char *key)
 	if (!key)
 		return 0;
 	snprintf(id, sizeof(id), TEMPLATE_STEP "%.40s", key);
-	r = build_disk_has_room(h) ? kept_save(h, &image, id, &e)
-	                           : err_set(&e, ENOSPC, "disk_full", "the server's disk is full");
+	r = build_disk_has_room(depot)
+	        ? verified_save(depot, &image, id, &e)
+	        : err_set(&e, ENOSPC, "disk_full", "the server's disk is full");
 	fault_at("build.kept");
 	if (r < 0 && r != -EEXIST)
 		build_say(st->b, "this step is not kept for the next build: %s", e.text);

@@ -19,14 +19,15 @@
 #define ARCHIVE    "rootfs"
 #define LOOK_EVERY ((uint64_t)16 << 20) /* bytes, for room on the disk */
 
-int build_order_new(struct host *h, const char *tenant, struct build_order **ret, struct err *e)
+int build_order_new(struct depot *depot, const char *tenant, struct build_order **ret,
+                    struct err *e)
 {
-	struct builds *bs = templates_builds(h->templates);
+	struct builds *bs = templates_builds(depot->templates);
 	struct build_order *o;
 	unsigned char bits[BUILD_ID / 2];
 	int r;
 
-	if (h->closing)
+	if (depot->closing)
 		return err_set(e, ESHUTDOWN, "shutting_down", "the server is about to end");
 	r = builds_too_many(bs, tenant, e);
 	if (r < 0)
@@ -34,7 +35,7 @@ int build_order_new(struct host *h, const char *tenant, struct build_order **ret
 	o = calloc(1, sizeof(*o));
 	if (!o)
 		return err_nomem(e);
-	o->host = h;
+	o->depot = depot;
 	o->dir = o->fd = o->archive = -1;
 	snprintf(o->info.tenant, sizeof(o->info.tenant), "%s", tenant);
 	if (getrandom(bits, sizeof(bits), 0) != sizeof(bits) || sha_new(&o->sha) < 0) {
@@ -59,7 +60,7 @@ void build_order_free(struct build_order *o)
 	if (!o)
 		return;
 	if (o->dir >= 0)
-		build_clean_dir(templates_builds(o->host->templates)->dir, o->info.id, true);
+		build_clean_dir(templates_builds(o->depot->templates)->dir, o->info.id, true);
 	closep(&o->dir);
 	closep(&o->fd);
 	sha_free(o->sha);
@@ -146,7 +147,7 @@ static int room_for_archive(const struct build_order *o, uint64_t had, uint64_t 
 		return err_set(e, EFBIG, "too_large", "the archive is larger than %llu GiB",
 		               (unsigned long long)(BUILD_ARCHIVE_MAX >> 30));
 	if (had / LOOK_EVERY != has / LOOK_EVERY && fstatvfs(o->dir, &vfs) == 0 &&
-	    (uint64_t)vfs.f_bavail * vfs.f_frsize < o->host->config.disk_reserve)
+	    (uint64_t)vfs.f_bavail * vfs.f_frsize < o->depot->disk_reserve)
 		return err_set(e, ENOSPC, "disk_full",
 		               "the server's disk is full: delete templates or snapshots");
 	return 0;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "base/io.h"
 #include "template/build_internal.h"
 
@@ -37,7 +38,7 @@ static int build_where(struct stage *st)
 
 static int path_in(struct stage *st, const char *name, char ret[PATH_MAX])
 {
-	int n = snprintf(ret, PATH_MAX, "%s/builds/%s/%s", st->b->order->host->config.data_dir,
+	int n = snprintf(ret, PATH_MAX, "%s/builds/%s/%s", st->b->order->depot->data_dir,
 	                 st->b->order->info.id, name);
 
 	return n < 0 || n >= PATH_MAX ? no_memory(st) : 0;
@@ -71,7 +72,7 @@ static int make_disk(struct stage *st, const char *path, struct engine_volume *r
 	autoclose int from = -1, to = -1;
 	int r;
 
-	upper = upper ? upper : st->b->order->host->config.upper_image;
+	upper = upper ? upper : st->b->order->depot->upper_image;
 	from = open(upper ? upper : "", O_RDONLY | O_CLOEXEC);
 	to = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	r = from < 0 || to < 0 ? -errno : engine_volume_clone(from, to);
@@ -123,7 +124,7 @@ static int run_unpack(struct stage *st, const char *disk, char **ret, size_t *re
 	}
 	guest_free(g);
 	if (machine[0])
-		machine_remove(&b->order->host->machines, machine, NULL);
+		machine_remove(b->order->depot->machines, machine, NULL);
 	if (r < 0)
 		return r;
 	if (fstat(said, &s) < 0 || !(*ret = malloc((size_t)s.st_size + 1)))
@@ -196,7 +197,7 @@ int build_root_look(struct stage *st)
 int build_root_make(struct stage *st)
 {
 	struct build_stage *s = st->s;
-	struct host *h = st->b->order->host;
+	struct depot *depot = st->b->order->depot;
 	struct engine_image cold = ENGINE_IMAGE_EMPTY;
 	const char *image = json_string_value(json_object_get(s->doc, "image"));
 	autofree char *said = NULL;
@@ -221,7 +222,7 @@ int build_root_make(struct stage *st)
 	s->image = cold;
 	r = build_machine(st);
 	if (r == 0)
-		r = template_warm(h, st->machine, NULL, st->e);
+		r = template_warm(depot, st->machine, NULL, st->e);
 	if (r == 0)
 		r = build_seal(st, s->root_key);
 	if (r == 0)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "layers/digest.h"
 #include "template/build_internal.h"
 #include "template/verified.h"
@@ -95,7 +96,7 @@ static void stage_fini(struct stage *st)
 {
 	guest_free(take_ptr(st->guest));
 	if (st->machine[0])
-		machine_remove(&st->b->order->host->machines, st->machine, NULL);
+		machine_remove(st->b->order->depot->machines, st->machine, NULL);
 	st->machine[0] = 0;
 	json_decref(st->env);
 	json_decref(st->args);
@@ -447,7 +448,7 @@ static int describe(struct build *b, const struct build_stage *last)
  * with its start command. What it is then is the image. */
 static int run_once(struct build *b, struct build_stage *last)
 {
-	struct host *h = b->order->host;
+	struct depot *depot = b->order->depot;
 	struct engine_image baked = ENGINE_IMAGE_EMPTY;
 	char machine[ENGINE_ID_MAX + 1] = "", note[240] = "";
 	struct guest *g = NULL;
@@ -464,15 +465,15 @@ static int run_once(struct build *b, struct build_stage *last)
 	json_object_set_new(b->doc, "memory_mb", json_integer(b->info.memory_mb));
 	if (!b->reboot)
 		template_quiet(g, build_root_doc(b, (size_t)(last - b->stages)));
-	else if (template_warm(h, machine, b->doc, &why) < 0)
+	else if (template_warm(depot, machine, b->doc, &why) < 0)
 		build_say(b, "warming up failed, sandboxes start without it: %s", why.text);
 	r = template_start(g, b->doc, b, note, sizeof(note), &b->err);
 	if (note[0])
 		build_say(b, "%s", note);
 	guest_free(g);
 	if (r == 0)
-		r = machine_bake(&h->machines, machine, &baked, &b->err);
-	machine_remove(&h->machines, machine, NULL);
+		r = machine_bake(depot->machines, machine, &baked, &b->err);
+	machine_remove(depot->machines, machine, NULL);
 	if (r == 0) {
 		engine_image_fini(&last->image);
 		last->image = baked;
@@ -486,12 +487,12 @@ static int run_once(struct build *b, struct build_stage *last)
  */
 static int bake(struct build *b, struct build_stage *last)
 {
-	struct host *h = b->order->host;
+	struct depot *depot = b->order->depot;
 	int r = build_stopped(b, &b->err);
 
 	if (r < 0)
 		return r;
-	if (!build_disk_has_room(h))
+	if (!build_disk_has_room(depot))
 		return err_set(&b->err, ENOSPC, "disk_full",
 		               "the server's disk is full: delete templates or snapshots");
 	/* A start command to run, or one of the base that is not to. */
@@ -501,9 +502,9 @@ static int bake(struct build *b, struct build_stage *last)
 		if (r < 0)
 			return r;
 	}
-	b->bytes = image_bytes(&last->image);
+	b->bytes = engine_image_bytes(&last->image);
 	json_object_set_new(b->doc, "size_bytes", json_integer((json_int_t)b->bytes));
-	r = kept_save(h, &last->image, b->bake, &b->err);
+	r = verified_save(depot, &last->image, b->bake, &b->err);
 	fault_at("build.baked");
 	return r;
 }
@@ -550,14 +551,14 @@ void build_work(struct build *b)
 			b->r = describe(b, st.s);
 		stage_fini(&st);
 	}
-	build_trim_steps(b->order->host);
+	build_trim_steps(b->order->depot);
 	if (b->r < 0)
 		return;
 	b->status = BUILD_BAKING;
 	build_say(b, "baking");
 	b->r = bake(b, &b->stages[f->nstages - 1]);
 	if (b->r == 0)
-		b->r = template_put(b->order->host, b->doc,
+		b->r = template_put(b->order->depot, b->doc,
 		                    &(struct template_put){.replace = b->order->replace}, b->old,
 		                    &b->err);
 }

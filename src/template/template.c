@@ -12,8 +12,11 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/pool.h"
+#include "base/uuid.h"
 #include "template/build.h"
 #include "template/oci.h"
 #include "template/template_internal.h"
@@ -80,7 +83,7 @@ static struct template *take_same(struct template **old, const struct template *
 }
 
 struct drop {
-	struct host *host;
+	struct depot *depot;
 	char id[SNAPSHOT_ID_MAX + 1];
 };
 
@@ -88,7 +91,7 @@ static void drop_work(void *arg)
 {
 	struct drop *d = arg;
 
-	kept_drop(d->host, d->id, NULL);
+	verified_drop(d->depot, d->id, NULL);
 }
 
 static void drop_done(void *arg)
@@ -97,15 +100,15 @@ static void drop_done(void *arg)
 }
 
 /* Should that fail, the next start does it. */
-static void drop_snapshot(struct host *h, const char *id)
+static void drop_snapshot(struct depot *depot, const char *id)
 {
 	struct drop *d = id[0] ? calloc(1, sizeof(*d)) : NULL;
 
 	if (!d)
 		return;
-	d->host = h;
+	d->depot = depot;
 	snprintf(d->id, sizeof(d->id), "%s", id);
-	if (pool_submit(h->pool, drop_work, drop_done, d) < 0)
+	if (pool_submit(depot->pool, drop_work, drop_done, d) < 0)
 		free(d);
 }
 
@@ -116,7 +119,7 @@ int templates_reload(struct templates *ts, struct err *e)
 	struct template *old = ts->list, *list = NULL, *gone = NULL;
 	struct dirent *de;
 
-	snprintf(path, sizeof(path), "%s/templates", ts->host->config.data_dir);
+	snprintf(path, sizeof(path), "%s/templates", ts->depot->data_dir);
 	d = opendir(path);
 	if (!d)
 		return err_set(e, errno, "data_dir", "cannot read %s: %s", path, strerror(errno));
@@ -161,7 +164,7 @@ int templates_reload(struct templates *ts, struct err *e)
 		gone = t->next;
 		/* The host's: nobody else drops its bake. What runs has its layers by links. */
 		if (!json_object_get(t->doc, "snapshot") && !templates_own(ts, t->bake))
-			drop_snapshot(ts->host, t->bake);
+			drop_snapshot(ts->depot, t->bake);
 		template_free(t);
 	}
 	return 0;
@@ -174,34 +177,34 @@ static void sweep(struct templates *ts)
 	autoclosedir DIR *d = NULL;
 	struct dirent *de;
 
-	snprintf(path, sizeof(path), "%s/templates", ts->host->config.data_dir);
+	snprintf(path, sizeof(path), "%s/templates", ts->depot->data_dir);
 	d = opendir(path);
 	while (d && (de = readdir(d)))
 		if (!strncmp(de->d_name, ".tpl-", 5))
 			unlinkat(dirfd(d), de->d_name, 0);
 }
 
-int templates_open(struct host *h, struct templates **ret, struct err *e)
+int templates_open(struct depot *depot, struct err *e)
 {
 	struct templates *ts = calloc(1, sizeof(*ts));
 	int r;
 
 	if (!ts)
 		return err_nomem(e);
-	ts->host = h;
+	ts->depot = depot;
 	pthread_mutex_init(&ts->put_lock, NULL);
 	r = templates_reload(ts, e);
 	if (r == 0) {
 		sweep(ts);
-		kept_sweep(h);
+		verified_sweep(depot);
 	}
 	if (r == 0)
-		r = builds_open(h, &ts->builds, e);
+		r = builds_open(depot, &ts->builds, e);
 	if (r < 0) {
 		templates_close(ts);
 		return r;
 	}
-	*ret = ts;
+	depot->templates = ts;
 	return 0;
 }
 
@@ -227,7 +230,7 @@ bool templates_own(struct templates *ts, const char *bake)
 	if (!strncmp(bake, TEMPLATE_STEP, sizeof(TEMPLATE_STEP) - 1))
 		return true; /* whole as it is there at all, and builds_open() counts them */
 	for (struct template *t = ts->list; t; t = t->next)
-		if (bake_name(ts->host, t, name, NULL) == 0 && !strcmp(name, bake))
+		if (bake_name(ts->depot, t, name, NULL) == 0 && !strcmp(name, bake))
 			return true;
 	return false;
 }
@@ -309,7 +312,8 @@ struct template *template_next(struct templates *ts, const char *tenant, struct 
 /* --- deleting --------------------------------------------------------------------------------- */
 
 /* Tenants may have dots in their names, as templates do: the first one here is ours. */
-static void file_of(const struct host *h, const char *tenant, const char *name, char ret[PATH_MAX])
+static void file_of(const struct depot *depot, const char *tenant, const char *name,
+                    char ret[PATH_MAX])
 {
 	char who[TENANT_MAX + 1];
 
@@ -317,7 +321,7 @@ static void file_of(const struct host *h, const char *tenant, const char *name, 
 	for (char *c = who; *c; c++)
 		if (*c == '.' || *c == '/')
 			*c = '%';
-	snprintf(ret, PATH_MAX, "%s/templates/%s.%s.json", h->config.data_dir, who, name);
+	snprintf(ret, PATH_MAX, "%s/templates/%s.%s.json", depot->data_dir, who, name);
 }
 
 int template_delete(struct templates *ts, const char *tenant, const char *name, struct err *e)
@@ -334,13 +338,13 @@ int template_delete(struct templates *ts, const char *tenant, const char *name, 
 		    "template %s is everybody's: it is removed on the host, by its file in "
 		    "the templates directory",
 		    t->name);
-	file_of(ts->host, t->tenant, t->name, path);
+	file_of(ts->depot, t->tenant, t->name, path);
 	if (unlink(path) < 0 && errno != ENOENT)
 		return err_set(e, errno, "disk_full", "cannot remove %s: %s", path,
 		               strerror(errno));
 	fault_at("save.unlinked");
-	bake_name(ts->host, t, bake, NULL);
-	drop_snapshot(ts->host, bake);
+	bake_name(ts->depot, t, bake, NULL);
+	drop_snapshot(ts->depot, bake);
 	return templates_reload(ts, e);
 }
 
@@ -399,7 +403,7 @@ int template_may_put(struct templates *ts, const char *tenant, const char *name,
 
 void template_new_bake(char ret[SNAPSHOT_ID_MAX + 1])
 {
-	char id[SANDBOX_ID + 1];
+	char id[UUID_TEXT + 1];
 
 	uuid_new(id);
 	snprintf(ret, SNAPSHOT_ID_MAX + 1, "tpl-%s", id);
@@ -466,7 +470,7 @@ static bool what_is_there(const char *path, const char *tenant, const char *name
 	       !strcmp(text_of(doc, "name", ""), name);
 }
 
-static int put(struct host *h, const char *tmp, const char *path, const json_t *doc,
+static int put(struct depot *depot, const char *tmp, const char *path, const json_t *doc,
                const struct template_put *p, char ret_replaced[SNAPSHOT_ID_MAX + 1], struct err *e)
 {
 	const char *name = text_of(doc, "name", "");
@@ -489,7 +493,7 @@ static int put(struct host *h, const char *tmp, const char *path, const json_t *
 		               name);
 	if (r < 0)
 		return err_set(e, -r, "disk_full", "cannot write %s: %s", path, strerror(-r));
-	snprintf(dir, sizeof(dir), "%s/templates", h->config.data_dir);
+	snprintf(dir, sizeof(dir), "%s/templates", depot->data_dir);
 	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd >= 0)
 		fsync(fd);
@@ -498,7 +502,7 @@ static int put(struct host *h, const char *tmp, const char *path, const json_t *
 	return 0;
 }
 
-int template_put(struct host *h, const json_t *doc, const struct template_put *p,
+int template_put(struct depot *depot, const json_t *doc, const struct template_put *p,
                  char ret_replaced[SNAPSHOT_ID_MAX + 1], struct err *e)
 {
 	autofree char *text = json_dumps(doc, JSON_INDENT(1));
@@ -507,16 +511,16 @@ int template_put(struct host *h, const json_t *doc, const struct template_put *p
 
 	if (!text)
 		return err_nomem(e);
-	file_of(h, text_of(doc, "owner_workspace", ""), text_of(doc, "name", ""), path);
-	snprintf(tmp, sizeof(tmp), "%s/templates/.%s", h->config.data_dir,
+	file_of(depot, text_of(doc, "owner_workspace", ""), text_of(doc, "name", ""), path);
+	snprintf(tmp, sizeof(tmp), "%s/templates/.%s", depot->data_dir,
 	         text_of(doc, "snapshot", "new"));
 	r = io_replace_file(AT_FDCWD, tmp, text, strlen(text), 0644, true);
 	if (r < 0)
 		return err_set(e, -r, "disk_full", "cannot write %s: %s", tmp, strerror(-r));
 	fault_at("save.written");
-	pthread_mutex_lock(&h->templates->put_lock);
-	r = put(h, tmp, path, doc, p, ret_replaced, e);
-	pthread_mutex_unlock(&h->templates->put_lock);
+	pthread_mutex_lock(&depot->templates->put_lock);
+	r = put(depot, tmp, path, doc, p, ret_replaced, e);
+	pthread_mutex_unlock(&depot->templates->put_lock);
 	unlink(tmp);
 	return r;
 }
@@ -528,7 +532,7 @@ void template_settle(struct templates *ts, const char *mine, const char *replace
 	templates_reload(ts, NULL);
 	for (size_t i = 0; i < ARRAY_LEN(ids); i++)
 		if (ids[i] && ids[i][0] && !templates_own(ts, ids[i]))
-			drop_snapshot(ts->host, ids[i]);
+			drop_snapshot(ts->depot, ids[i]);
 }
 
 struct builds *templates_builds(struct templates *ts)

@@ -13,9 +13,13 @@
 #pragma once
 #include <jansson.h>
 
-#include "host/sandbox.h"
 #include "layers/snapshot.h"
 #include "machine/engine.h"
+#include "template/depot.h"
+
+enum {
+	TEMPLATE_NAME_MAX = 64,
+};
 
 struct build;
 struct guest;
@@ -43,7 +47,8 @@ enum {
 
 struct templates;
 
-int templates_open(struct host *h, struct templates **ret, struct err *e);
+/* Sets depot->templates. */
+int templates_open(struct depot *depot, struct err *e);
 void templates_close(struct templates *ts);
 
 /* Reads the directory again: files that came, changed or went. What the host's own ones were baked
@@ -98,17 +103,12 @@ struct template_put {
  * when there is one by now, or another than it should be. *ret_replaced is the snapshot of the one
  * that was there, or "".
  */
-int template_put(struct host *h, const json_t *doc, const struct template_put *p,
+int template_put(struct depot *depot, const json_t *doc, const struct template_put *p,
                  char ret_replaced[SNAPSHOT_ID_MAX + 1], struct err *e);
 /* After that, on the loop: looks at the directory again and drops those of the snapshots (may be
  * NULL) that are no template's bake: the one that was replaced, or ours, when another was
  * faster. */
 void template_settle(struct templates *ts, const char *mine, const char *replaced);
-
-/* A template whose sandboxes start exactly where sb is now, memory and disk. Kinds beside those
- * of template_may_put(): those of host_snapshot(). t is valid during done(). */
-void template_save(struct host *h, struct sandbox *sb, const char *name, bool replace,
-                   void (*done)(void *arg, const struct err *e, struct template *t), void *arg);
 
 /* The session that the bake of a template with a prelude leaves for the first who wants one. */
 #define TEMPLATE_SPARE_SESSION "0000000000000000"
@@ -117,7 +117,7 @@ void template_save(struct host *h, struct sandbox *sb, const char *name, bool re
 
 /* Runs what a description (may be NULL) asks for before it is frozen: "warm" and "ready".
  * Blocks. */
-int template_warm(struct host *h, const char *machine, const json_t *doc, struct err *e);
+int template_warm(struct depot *depot, const char *machine, const json_t *doc, struct err *e);
 
 /*
  * Starts what the description's "start" names, with its variables, directory and user, and waits

@@ -4,7 +4,8 @@
 #pragma once
 #include <pthread.h>
 
-#include "host/host_internal.h"
+#include "machine/machine.h"
+#include "template/template.h"
 
 struct template_waiter {
 	struct template_waiter *next;
@@ -13,7 +14,7 @@ struct template_waiter {
 };
 
 struct templates {
-	struct host *host;
+	struct depot *depot;
 	struct template *list; /* by name */
 	struct builds *builds;
 	bool stale;               /* one that is being baked has changed */
@@ -29,5 +30,5 @@ static inline const char *text_of(const json_t *doc, const char *key, const char
 }
 
 /* Id of the snapshot that is its bake, be it there or not. */
-int bake_name(struct host *h, const struct template *t, char ret[SNAPSHOT_ID_MAX + 1],
+int bake_name(struct depot *depot, const struct template *t, char ret[SNAPSHOT_ID_MAX + 1],
               struct err *e);

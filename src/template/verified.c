@@ -11,8 +11,9 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
-#include "host/host_internal.h"
 #include "layers/digest.h"
+#include "machine/machine.h"
+#include "template/depot.h"
 
 #define DIRECTORY "checked"
 
@@ -26,9 +27,9 @@ static int by_text(const void *a, const void *b)
 }
 
 /* Boot and files in one digest; what a file holds is not looked at, only whether it was written. */
-static int stamp_of(const struct host *h, const char *id, char ret[DIGEST_TEXT])
+static int stamp_of(const struct depot *depot, const char *id, char ret[DIGEST_TEXT])
 {
-	autoclosedir DIR *d = io_opendir(h->store.snapshots, id, O_NOFOLLOW);
+	autoclosedir DIR *d = io_opendir(depot->store->snapshots, id, O_NOFOLLOW);
 	AUTO(sha_freep) struct sha *sha = NULL;
 	char *lines[FILES_MAX] = {0};
 	autofree char *boot = NULL;
@@ -74,61 +75,63 @@ static int path_of(const char *id, char ret[SNAPSHOT_ID_MAX + 16])
 	return snprintf(ret, SNAPSHOT_ID_MAX + 16, DIRECTORY "/%.64s", id);
 }
 
-static bool is_checked(const struct host *h, const char *id)
+static bool is_checked(const struct depot *depot, const char *id)
 {
 	char path[SNAPSHOT_ID_MAX + 16], stamp[DIGEST_TEXT];
 	autofree char *text = NULL;
 
 	path_of(id, path);
-	return io_read_file(h->store.root, path, 256, &text, NULL) == 0 &&
-	       stamp_of(h, id, stamp) == 0 && !strcmp(text, stamp);
+	return io_read_file(depot->store->root, path, 256, &text, NULL) == 0 &&
+	       stamp_of(depot, id, stamp) == 0 && !strcmp(text, stamp);
 }
 
 /* Should that not be kept, it is read again one day. */
-static void note_checked(const struct host *h, const char *id)
+static void note_checked(const struct depot *depot, const char *id)
 {
 	char path[SNAPSHOT_ID_MAX + 16], stamp[DIGEST_TEXT];
 
 	path_of(id, path);
-	mkdirat(h->store.root, DIRECTORY, 0700);
-	if (stamp_of(h, id, stamp) == 0)
-		(void)io_replace_file(h->store.root, path, stamp, strlen(stamp), 0600, false);
+	mkdirat(depot->store->root, DIRECTORY, 0700);
+	if (stamp_of(depot, id, stamp) == 0)
+		(void)io_replace_file(depot->store->root, path, stamp, strlen(stamp), 0600, false);
 }
 
-int kept_save(struct host *h, const struct engine_image *image, const char *id, struct err *e)
+int verified_save(struct depot *depot, const struct engine_image *image, const char *id,
+                  struct err *e)
 {
-	int r = machine_save(image, &h->store, id, NULL, e);
+	int r = machine_save(image, depot->store, id, NULL, e);
 
 	if (r == 0)
-		note_checked(h, id);
+		note_checked(depot, id);
 	return r;
 }
 
-int kept_load(struct host *h, const char *id, struct engine_image *ret, struct err *e)
+int verified_load(struct depot *depot, const char *id, struct engine_image *ret, struct err *e)
 {
-	bool known = is_checked(h, id);
-	int r = machine_load(&h->machines, &h->store, id, !known, ret, e);
+	bool known = is_checked(depot, id);
+	int r = machine_load(depot->machines, depot->store, id, !known, ret, e);
 
 	if (r == 0 && !known)
-		note_checked(h, id);
+		note_checked(depot, id);
 	return r;
 }
 
-int kept_drop(struct host *h, const char *id, struct err *e)
+int verified_drop(struct depot *depot, const char *id, struct err *e)
 {
 	char path[SNAPSHOT_ID_MAX + 16];
 
 	path_of(id, path);
-	unlinkat(h->store.root, path, 0);
-	return host_drop_snapshot(h, id, e);
+	unlinkat(depot->store->root, path, 0);
+	return depot_drop_snapshot(depot, id, e);
 }
 
-void kept_sweep(struct host *h)
+void verified_sweep(struct depot *depot)
 {
-	autoclosedir DIR *d = io_opendir(h->store.root, DIRECTORY, 0);
+	autoclosedir DIR *d = io_opendir(depot->store->root, DIRECTORY, 0);
 	struct dirent *de;
 
 	while (d && (de = readdir(d)))
-		if (de->d_name[0] != '.' && faccessat(h->store.snapshots, de->d_name, F_OK, 0) < 0)
+		if (de->d_name[0] != '.' &&
+		    faccessat(depot->store->snapshots, de->d_name, F_OK, 0) < 0)
 			unlinkat(dirfd(d), de->d_name, 0);
 }

@@ -151,7 +151,7 @@ static int note_first(struct guest *g, bool begun, struct err *e)
 	return r < 0 ? r : run_in(g, NOTES("first"), "/", READY_MS, e);
 }
 
-int template_warm(struct host *h, const char *machine, const json_t *doc, struct err *e)
+int template_warm(struct depot *depot, const char *machine, const json_t *doc, struct err *e)
 {
 	struct guest *g = NULL;
 	const json_t *warm;
@@ -162,7 +162,7 @@ int template_warm(struct host *h, const char *machine, const json_t *doc, struct
 	struct wire_file f;
 	bool shell;
 	size_t i;
-	int r = machine_guest(&h->machines, machine, &g, e);
+	int r = machine_guest(depot->machines, machine, &g, e);
 
 	if (r < 0)
 		return r;

@@ -31,7 +31,7 @@ enum {
 
 static struct builds *builds_of(struct call *c)
 {
-	return templates_builds(c->host->templates);
+	return templates_builds(c->host->depot.templates);
 }
 
 static json_t *show(const struct build_info *b)
@@ -314,7 +314,7 @@ void templates_build(struct call *c)
 		          "the files it needs, or rootfs (an archive), or image_ref");
 		return;
 	}
-	if (build_order_new(c->host, c->tenant, &u->order, &e) < 0) {
+	if (build_order_new(&c->host->depot, c->tenant, &u->order, &e) < 0) {
 		free(u);
 		call_error(c, &e);
 		return;

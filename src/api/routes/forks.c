@@ -7,6 +7,7 @@
 #include "api/api_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/uuid.h"
 
 enum {
 	FORK_MAX = 16,

@@ -9,6 +9,7 @@
 #include "api/streams/exec.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/uuid.h"
 #include "host/accept.h"
 
 enum {

@@ -185,7 +185,7 @@ void meta_metrics(struct call *c)
 
 void meta_health(struct call *c)
 {
-	if (c->host->closing)
+	if (c->host->depot.closing)
 		call_json(c, 503, json_pack("{s:s}", "status", "shutting_down"));
 	else
 		call_json(c, 200,

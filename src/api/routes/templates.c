@@ -58,7 +58,7 @@ json_t *templates_json(struct call *c)
 	/* public ones first */
 	for (int own = 0; own < 2; own++)
 		for (struct template *t = NULL;
-		     (t = template_next(c->host->templates, c->tenant, t));)
+		     (t = template_next(c->host->depot.templates, c->tenant, t));)
 			if ((t->tenant[0] != 0) == own)
 				json_array_append_new(list, show(t));
 	return list;
@@ -74,7 +74,7 @@ void templates_get(struct call *c)
 	struct template *t;
 	struct err e;
 
-	t = template_find(c->host->templates, c->tenant, c->param[0], &e);
+	t = template_find(c->host->depot.templates, c->tenant, c->param[0], &e);
 	if (t)
 		call_json(c, 200, show(t));
 	else
@@ -85,7 +85,7 @@ void templates_delete(struct call *c)
 {
 	struct err e;
 
-	if (template_delete(c->host->templates, c->tenant, c->param[0], &e) < 0)
+	if (template_delete(c->host->depot.templates, c->tenant, c->param[0], &e) < 0)
 		call_error(c, &e);
 	else
 		call_empty(c, 204);
@@ -109,5 +109,5 @@ void sandbox_save_template(struct call *c)
 
 	if (!call_str(c, "name", "", &name) || !call_bool(c, "replace", false, &replace))
 		return;
-	template_save(c->host, c->sb, name, replace, saved, call_hold(c));
+	host_save_template(c->host, c->sb, name, replace, saved, call_hold(c));
 }

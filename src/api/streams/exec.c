@@ -392,7 +392,8 @@ static int put_script(struct exec_job *x, struct message *b, const struct exec_s
 static void use_template(struct exec_job *x, struct message *b, const struct exec_spec *s,
                          const struct sandbox *sb)
 {
-	struct template *t = template_find(x->host->templates, sb->tenant, sb->spec.template, NULL);
+	struct template *t =
+	    template_find(x->host->depot.templates, sb->tenant, sb->spec.template, NULL);
 	const char *dir = t ? json_string_value(json_object_get(t->doc, "workdir")) : NULL;
 	const char *user = t ? json_string_value(json_object_get(t->doc, "user")) : NULL;
 

@@ -193,7 +193,8 @@ static void creating_gone(void *arg)
 
 static const char *prelude_of(struct call *c, const struct sandbox *sb)
 {
-	struct template *t = template_find(c->host->templates, sb->tenant, sb->spec.template, NULL);
+	struct template *t =
+	    template_find(c->host->depot.templates, sb->tenant, sb->spec.template, NULL);
 	const char *text = t ? json_string_value(json_object_get(t->doc, "prelude")) : NULL;
 
 	return text ? text : "";
@@ -301,7 +302,8 @@ static void create_anew(struct call *c, struct sandbox *sb, const struct languag
  */
 static char *take_code(struct call *c, const struct sandbox *sb)
 {
-	struct template *t = template_find(c->host->templates, sb->tenant, sb->spec.template, NULL);
+	struct template *t =
+	    template_find(c->host->depot.templates, sb->tenant, sb->spec.template, NULL);
 	const json_t *theirs = t ? json_object_get(t->doc, "env") : NULL;
 	const char *dir = t ? json_string_value(json_object_get(t->doc, "workdir")) : NULL;
 	json_t *env = json_object(), *name = json_string(dir ? dir : "/");

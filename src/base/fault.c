@@ -1,4 +1,4 @@
-#include "host/fault.h"
+#include "base/fault.h"
 
 #include <signal.h>
 #include <stdatomic.h>
