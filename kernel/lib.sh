@@ -38,7 +38,7 @@ offered()
 # Takes the oldest version that is new enough, because it is nearest to the one the patches were made for.
 fetch_deb()
 {
-	local suite n best=999 from= dir
+	local suite n best=999 from='' dir
 	for suite in "${suites[@]}"; do
 		dir=$cache/apt/$suite
 		mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
@@ -116,6 +116,19 @@ unpack()
 		tar -x -C "$1" --strip-components=1 --no-same-owner "${skip[@]}"
 }
 
+# Sets version, src and tree from deb, and sees that the tree is there.
+unpack_once()
+{
+	version=$(dpkg-deb -f "$deb" Version)
+	src=$cache/${prefix}src-$version
+	tree=$src/tree
+	[[ ! -d $src ]] || return 0
+	mkdir -p "$src.new/tree"
+	step "kernel: unpacking $version" "$cache/unpack.log" '' '' unpack "$src.new/tree" ||
+		die "could not unpack $deb" "if it is damaged, remove it and run this again; else look at free space in $cache"
+	mv "$src.new" "$src"
+}
+
 # A process that was killed hard may have left half an object behind, which make would take for a whole one. Kbuild
 # writes .NAME.cmd when NAME is done: what has none, or an older one, goes.
 repair_tree()
@@ -142,34 +155,56 @@ put()
 	mv "$2.panda-new" "$2"
 }
 
+# keep_pristine FILE...: copies them as shipped, before a patch changes those of the tree; what is not
+# shipped is listed in added
+keep_pristine()
+{
+	local f
+	mkdir -p "$src/pristine"
+	touch "$src/added"
+	for f in "$@"; do
+		[[ $f != *..* ]] || die "a patch names the path $f"
+		if [[ -e $src/pristine/$f ]] || grep -qxF -- "$f" "$src/added"; then
+			:
+		elif [[ -e $tree/$f ]]; then
+			mkdir -p "$src/pristine/${f%/*}"
+			cp -p "$tree/$f" "$scratch/copy"
+			mv "$scratch/copy" "$src/pristine/$f"
+		else
+			echo "$f" >>"$src/added"
+		fi
+	done
+}
+
+# touched_by PATCH...: the files they change, make or remove
+touched_by()
+{
+	(($# == 0)) || sed -nE 's!^(---|\+\+\+) [ab]/([^[:space:]]+).*!\2!p' "$@" | sort -u
+}
+
+# copy_pristine DIR FILE...: those of them that were shipped, as shipped
+copy_pristine()
+{
+	local f dir=$1
+	shift
+	for f in "$@"; do
+		[[ -e $src/pristine/$f ]] || continue
+		mkdir -p "$(dirname "$dir/$f")"
+		cp -p "$src/pristine/$f" "$dir/$f"
+	done
+}
+
 # The series is applied to copies of the shipped files; then the tree gets what came out.
 patch_tree()
 {
-	local p f touched=() patches work
+	local p f touched patches work
 	mapfile -t patches < <(series)
+	mapfile -t touched < <(touched_by "${patches[@]}")
 	make_scratch "$src"
 	work=$scratch/work
-	mkdir -p "$work" "$src/pristine"
-	touch "$src/added"
-
-	for p in "${patches[@]}"; do
-		mapfile -t -O "${#touched[@]}" touched < <(sed -nE 's!^(---|\+\+\+) [ab]/([^[:space:]]+).*!\2!p' "$p")
-	done
-	for f in "${touched[@]}"; do
-		[[ $f != *..* ]] || die "a patch names the path $f"
-		if [[ -e $src/pristine/$f ]]; then
-			:
-		elif [[ -e $tree/$f ]] && ! grep -qxF -- "$f" "$src/added"; then
-			mkdir -p "$src/pristine/${f%/*}"
-			cp -p "$tree/$f" "$scratch/copy"
-			mv "$scratch/copy" "$src/pristine/$f" # before the tree's own is touched
-		else
-			grep -qxF -- "$f" "$src/added" || echo "$f" >>"$src/added"
-			continue
-		fi
-		mkdir -p "$work/$(dirname "$f")"
-		cp -p "$src/pristine/$f" "$work/$f"
-	done
+	mkdir -p "$work"
+	keep_pristine "${touched[@]}"
+	copy_pristine "$work" "${touched[@]}"
 	for p in "${patches[@]}"; do
 		patch -d "$work" -p1 --fuzz=0 --no-backup-if-mismatch -N -r - <"$p" >"$src/patch.log" 2>&1 || {
 			sed 's/^/    /' "$src/patch.log" >&2
@@ -228,6 +263,17 @@ configure()
 	check_config
 }
 
+# From here on, no other process of ours is in the cache, and deb is there.
+take_cache()
+{
+	lock "$cache/lock" "building a kernel"
+	rm -rf "$cache"/scratch.* "$cache"/*src-*/scratch.* "$cache"/*src-*.new "$cache"/result.new # left by a kill
+	find_deb
+	[[ -z $deb ]] || return 0
+	fetch_deb
+	find_deb
+}
+
 build_kernel()
 {
 	case ${1-} in
@@ -250,25 +296,11 @@ build_kernel()
 		fi
 	fi
 
-	lock "$cache/lock" "building a kernel"
-	rm -rf "$cache"/scratch.* "$cache"/*src-*/scratch.* "$cache"/*src-*.new "$cache"/result.new # left by a kill
-	find_deb
-	if [[ -z $deb ]]; then
-		fetch_deb
-		find_deb
-	fi
-	version=$(dpkg-deb -f "$deb" Version)
+	take_cache
 	key=$prefix$(digest_inputs)
-	src=$cache/${prefix}src-$version
-	tree=$src/tree
 
 	if [[ ! -e $cache/$key/$product ]]; then
-		if [[ ! -d $src ]]; then
-			mkdir -p "$src.new/tree"
-			step "kernel: unpacking $version" "$cache/unpack.log" '' '' unpack "$src.new/tree" ||
-				die "could not unpack $deb" "if it is damaged, remove it and run this again; else look at free space in $cache"
-			mv "$src.new" "$src"
-		fi
+		unpack_once
 		[[ ! -e $src/building ]] || repair_tree
 		patch_tree
 		configure
