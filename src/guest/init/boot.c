@@ -107,7 +107,7 @@ static void rest_after_work(void)
  */
 static void name_disks(void)
 {
-	enum { VOLUMES = 6, FIRST = 64, MINORS = 16 }; /* kernel/kvm/patches/0010 */
+	enum { VOLUMES = 6, FIRST = 64, MINORS = 16 }; /* kernel/kvm/patches/0004 */
 	char device[] = "/dev/vda", name[16];
 	unsigned driver = 0;
 	struct stat st;
