@@ -7,17 +7,17 @@ uint32_t host_read(struct host *h, uint64_t off, unsigned len)
 	if (len != 4 || off % 4)
 		return 0;
 	switch (off) {
-	case 0x00:
+	case HOST_REG_MAGIC:
 		return HOST_MAGIC;
-	case 0x04:
+	case HOST_REG_VERSION:
 		return HOST_VERSION;
-	case 0x10 ... 0x1c:
-		return h->generation[(off - 0x10) / 4];
-	case 0x20:
+	case HOST_REG_GENERATION ... HOST_REG_GENERATION + 12:
+		return h->generation[(off - HOST_REG_GENERATION) / 4];
+	case HOST_REG_CLOCK:
 		now = h->wall_ns();
 		h->wall_high = (uint32_t)(now >> 32);
 		return (uint32_t)now;
-	case 0x24:
+	case HOST_REG_CLOCK + 4:
 		return h->wall_high;
 	}
 	return 0;
@@ -25,7 +25,7 @@ uint32_t host_read(struct host *h, uint64_t off, unsigned len)
 
 enum host_event host_write(struct host *h, uint64_t off, unsigned len, uint64_t value)
 {
-	if (off != 0x08 || len != 4 || value > HOST_RESEEDED)
+	if (off != HOST_REG_EVENT || len != 4 || value > HOST_RESEEDED)
 		return HOST_NOTHING;
 	return (enum host_event)value;
 }

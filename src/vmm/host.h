@@ -1,11 +1,7 @@
 /*
  * vmm/host.h - "panda host": what a guest kernel asks of the host beside virtio
  * A page of 32-bit registers, little-endian, and an interrupt that says: look again. The other side
- * is drivers/virt/panda_host.c in kernel/kvm/patches.
- *
- *   0x00 R magic    0x04 R version    0x08 W event (enum host_event)
- *   0x10..0x1f R    generation: 16 random bytes, others in every life
- *   0x20, 0x24 R    wall clock, ns since 1970; reading the low half keeps the high one
+ * is drivers/virt/panda_host.c in kernel/kvm/patches; tools/check-control compares the two.
  */
 #pragma once
 #include <stdint.h>
@@ -13,6 +9,14 @@
 #define HOST_MAGIC 0x41444e50u
 
 enum { HOST_VERSION = 1, HOST_IRQ = 3, HOST_SIZE = 0x1000 };
+
+enum host_reg {
+	HOST_REG_MAGIC = 0x00,
+	HOST_REG_VERSION = 0x04,
+	HOST_REG_EVENT = 0x08,      /* written: enum host_event */
+	HOST_REG_GENERATION = 0x10, /* 16 random bytes, others in every life */
+	HOST_REG_CLOCK = 0x20,      /* u64, ns since 1970; reading its low half keeps the high */
+};
 
 enum host_event {
 	HOST_NOTHING,
