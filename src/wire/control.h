@@ -102,5 +102,4 @@ enum {
 	CTL_DONE_STOP_NS,
 	CTL_DONE_RUNS,
 	CTL_DONE_LIVE,
-	CTL_DONE_DISK_RUNS, /* + disk */
 };
