@@ -1,8 +1,8 @@
 /*
- * wire/control.h - what panda-um, or panda-vmm, and the host say to each other on the control
- * socket The other side is arch/um/include/shared/panda.h in kernel/um/patches, and src/vmm. One
- * message is one packet; fds travel with it, and slot[i] says which number the i-th gets in the
- * machine.
+ * wire/control.h - what the process of a machine and the host say to each other
+ * The process is panda-um or panda-vmm, on its control socket. One message is one packet; fds
+ * travel with it, and slot[i] says which number the i-th gets in the machine. panda-um has its own
+ * declaration, arch/um/include/shared/panda.h in kernel/um/patches: tools/check-control compares.
  */
 #pragma once
 #include <stdint.h>
