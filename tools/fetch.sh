@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154 # tools/image, which sources this, sets what "Wants" names
 # tools/fetch.sh - what images are made of and comes from elsewhere: packages of Debian and of npm; sourced by tools/image
 # Each is fetched once and kept. What is kept is believed when its digest is the one we were told by those we trust: apt's signed lists,
 # the template. Anything else (half of a file, one that a dying host has left) is fetched again.

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # those that source this use what it sets
 # tools/lib.sh - what our scripts share; sourced, never run
 # Gives: $top (the tree), $PANDA_CACHE, say, die, step, need_root, has_kvm, make_scratch, lock. Sets -euo pipefail.
 # Progress goes to stderr, so that stdout can carry a script's answer.

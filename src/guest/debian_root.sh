@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Makes the root file system of a Debian release, inside a machine of the base template: sh -s SUITE
 # stdout: a tar of it. stderr is for people; when this fails, its last line says why. The mirror is the one this machine has, and
 # apt checks what comes from there.
@@ -21,6 +22,7 @@ command -v mmdebstrap >/dev/null || try apt-get -qy --no-install-recommends inst
 # Of a release also what came since; sid has no such suites.
 mirror()
 {
+	# shellcheck disable=SC2016 # apt fills these in
 	apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | sed -n "s/^$1 //p" | head -n 1
 }
 main=$(mirror Debian)
