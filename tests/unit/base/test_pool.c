@@ -10,10 +10,47 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <time.h>
 
 #include <cmocka.h>
 
 #include "base/pool.h"
+
+/*
+ * The clock is the test's: where the loop would wait for long it waits a moment, and the clock
+ * goes on by what is left. The pool's threads know no time.
+ */
+int __real_clock_gettime(clockid_t id, struct timespec *ts);
+int __wrap_clock_gettime(clockid_t id, struct timespec *ts);
+int __real_epoll_wait(int ep, struct epoll_event *ev, int n, int timeout);
+int __wrap_epoll_wait(int ep, struct epoll_event *ev, int n, int timeout);
+
+enum { MOMENT_MS = 10 };
+
+static atomic_int ahead_ms;
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *ts)
+{
+	int r = __real_clock_gettime(id, ts);
+	long ns = ts->tv_nsec + atomic_load(&ahead_ms) % 1000 * 1000000L;
+
+	ts->tv_sec += atomic_load(&ahead_ms) / 1000 + ns / 1000000000;
+	ts->tv_nsec = ns % 1000000000;
+	return r;
+}
+
+int __wrap_epoll_wait(int ep, struct epoll_event *ev, int n, int timeout)
+{
+	int r;
+
+	if (timeout <= MOMENT_MS)
+		return __real_epoll_wait(ep, ev, n, timeout);
+	r = __real_epoll_wait(ep, ev, n, MOMENT_MS);
+	if (r == 0)
+		atomic_fetch_add(&ahead_ms, timeout - MOMENT_MS);
+	return r;
+}
 
 enum { JOBS = 1000 };
 
