@@ -9,12 +9,14 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/log.h"
 
 enum kind {
 	TEXT,
 	NUMBER,
 	FLAG,
 	LISTEN,
+	LOG, /* what log_filter_parse() reads */
 };
 
 static const struct key {
@@ -96,8 +98,9 @@ static const struct key {
      "requests of one tenant; 0: no limit"},
     {"rate_burst", NUMBER, offsetof(struct config, rate_burst), "0", 0, 1 << 24,
      "how many may come at once"},
-    {"log_level", NUMBER, offsetof(struct config, log_level), "2", 0, 3,
-     "0 errors, 1 warnings, 2 life events, 3 everything"},
+    {"log", LOG, offsetof(struct config, log), "info", 0, 0,
+     "error, warn, info (life events) or debug (requests and operations too); ROOM=LEVEL for one "
+     "directory of src/; sandbox=ID for one sandbox; with commas between"},
     {"stub_auth", FLAG, offsetof(struct config, stub_auth), "no", 0, 0,
      "development: a request without a token is an admin's"},
     {"weak_jail", FLAG, offsetof(struct config, weak_jail), "no", 0, 0,
@@ -142,6 +145,10 @@ int config_set(struct config *c, const char *key, const char *value, struct err 
 			return err_nomem(e);
 		c->nlisten++;
 		return 0;
+	case LOG:
+		if (log_filter_parse(value, &(struct log_filter){0}, e) < 0)
+			return -EINVAL;
+		/* fall through */
 	case TEXT:
 		if (set_text((char **)((char *)c + k->at), value) < 0)
 			return err_nomem(e);
@@ -222,7 +229,7 @@ int config_read(struct config *c, const char *path, struct err *e)
 void config_fini(struct config *c)
 {
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
-		if (keys[i].kind == TEXT)
+		if (keys[i].kind == TEXT || keys[i].kind == LOG)
 			free(*(char **)((char *)c + keys[i].at));
 	for (size_t i = 0; i < c->nlisten; i++)
 		free(c->listen[i]);
@@ -244,6 +251,7 @@ void config_print(const struct config *c, FILE *to)
 				fprintf(to, "listen = %s\n", k->otherwise);
 			break;
 		case TEXT:
+		case LOG:
 			text = *(char *const *)at;
 			fprintf(to, "%s%s = %s\n", text ? "" : "#", k->name, text ? text : "");
 			break;

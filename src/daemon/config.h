@@ -18,12 +18,12 @@ struct config {
 	size_t nlisten;
 	char *data_dir, *run_dir, *engine, *kernel, *vmm, *vmlinux, *upper_image, *cgroup_parent;
 	char *tls_cert, *tls_key, *preview_suffix, *public_url;
+	char *log; /* as log_filter_parse() reads it */
 	char *net_pool, *wan, *resolver; /* resolver: one address, or several with spaces between */
 	int64_t sandboxes_max, memory_reserve_mb, disk_reserve_mb, idle_seconds, silent_seconds,
 	    build_seconds, prepare_ahead, threads, rate_per_second, rate_burst, connections_max,
 	    snapshots_keep, snapshots_max_age_seconds, snapshots_total_mb;
 	int64_t net_connections, net_up_kbit, net_down_kbit;
-	int64_t log_level; /* 0 error ... 3 debug */
 	bool stub_auth, weak_jail, network, egress_deny, compress_hibernated, compress_snapshots;
 };
 

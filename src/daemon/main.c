@@ -65,6 +65,9 @@ static const char usage[] =
     "Ends cleanly on SIGTERM and SIGINT; machines go on running and are taken up again by the\n"
     "next pandad with the same run_dir. The first start prints an API key, once.\n"
     "\n"
+    "PANDA_LOG=WORDS sets the key log. PANDA_LOG=debug adds requests and operations to the log, and\n"
+    "PANDA_LOG=debug,sandbox=ID shows those of one sandbox.\n"
+    "\n"
     "Examples:\n"
     "  pandad --set listen=127.0.0.1:9090 --set data_dir=/srv/panda\n"
     "  pandad --print-config > /etc/pandad.conf\n";
@@ -381,10 +384,12 @@ static void split_resolvers(struct daemon *d)
 
 static int run(struct daemon *d)
 {
+	struct log_filter filter;
 	struct err e = {0};
 	int r;
 
-	log_level = (enum log_level)d->config.log_level;
+	if (log_filter_parse(d->config.log, &filter, &e) == 0)
+		log_filter_set(&filter);
 	split_resolvers(d);
 	raise_limits();
 	umask(077);
@@ -463,6 +468,8 @@ int main(int argc, char **argv)
 	r = config_default(&d.config) < 0 ? err_nomem(&e) : 0;
 	if (r == 0 && (file || access("/etc/pandad.conf", R_OK) == 0))
 		r = config_read(&d.config, file ? file : "/etc/pandad.conf", &e);
+	if (r == 0 && getenv("PANDA_LOG"))
+		r = config_set(&d.config, "log", getenv("PANDA_LOG"), &e);
 	for (size_t i = 0; r == 0 && i < nsets; i++)
 		r = set_pair(&d.config, sets[i], &e);
 	if (r < 0)

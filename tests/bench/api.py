@@ -212,7 +212,7 @@ def rps(server):
 def measure(quick=False):
     from server import Pandad
     home = Path(tempfile.mkdtemp(prefix="panda-bench."))
-    server = Pandad(home, log_level=1)
+    server = Pandad(home, log="warn")
     try:
         server.start()
         c = Connection(server)

@@ -147,11 +147,11 @@ def measure(quick):
     servers = []
     with LittleInternet() as net:
         try:
-            p = NetPandad(net, home / "with", log_level=1)
+            p = NetPandad(net, home / "with", log="warn")
             servers.append(p.start())
             id = p.create()  # and with that the template is baked
             run(f"cp -al {p.data}/store {home}/bakes")
-            q = NetPandad(net, home / "without", bakes=home / "bakes", log_level=1)
+            q = NetPandad(net, home / "without", bakes=home / "bakes", log="warn")
             q.config["network"] = "no"
             servers.append(q.start())
             c = Connection(p)

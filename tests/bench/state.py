@@ -282,7 +282,7 @@ def volumes(c, n):
 
 def with_server(fn, **config):
     from server import Pandad
-    server = Pandad(Path(tempfile.mkdtemp(prefix="panda-bench.")), log_level=1, **config)
+    server = Pandad(Path(tempfile.mkdtemp(prefix="panda-bench.")), log="warn", **config)
     try:
         server.start()
         c = Connection(server)

@@ -178,7 +178,7 @@ def first_image():
 def measure(quick=False):
     from server import BUILD, Pandad
     names = [n for n in NAMES if (BUILD / "templates" / f"{n}.json").exists()]
-    server = Pandad(Path(tempfile.mkdtemp(prefix="panda-bench.")), templates=names, log_level=2)
+    server = Pandad(Path(tempfile.mkdtemp(prefix="panda-bench.")), templates=names, log="info")
     try:
         yield from images(BUILD, names)
         first = None if quick else first_image()

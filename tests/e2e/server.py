@@ -79,7 +79,7 @@ class Pandad:
         self.config = dict(listen=f"127.0.0.1:{self.port}", data_dir=self.data, run_dir=self.run,
                            engine=os.environ.get("PANDA_ENGINE", "um"), kernel=BUILD / "panda-um", vmm=BUILD / "panda-vmm",
                            vmlinux=BUILD / "panda-vmlinux", upper_image=BUILD / "upper.img",
-                           cgroup_parent=self.group, disk_reserve_mb=64, memory_reserve_mb=256, log_level=3,
+                           cgroup_parent=self.group, disk_reserve_mb=64, memory_reserve_mb=256, log="debug",
                            network="no")  # nothing a test does may leave this machine; tests of the network have one of their own
         self.config.update(config)
 

@@ -161,7 +161,7 @@ def no_growth(before, after, room_kib):
 
 
 def test_create_and_kill_leave_nothing(new_pandad):
-    p = new_pandad(log_level=1)
+    p = new_pandad(log="warn")
 
     def life(i):
         id = p.create()
@@ -179,7 +179,7 @@ def test_create_and_kill_leave_nothing(new_pandad):
 
 def test_mixed_work_leaves_nothing(new_pandad):
     """Everything at once, for a while (10 minutes with PANDA_SOAK=1)."""
-    p = new_pandad(log_level=1)
+    p = new_pandad(log="warn")
 
     def life(i):
         id = p.create(metadata={"i": str(i)})
@@ -221,7 +221,7 @@ def test_mixed_work_leaves_nothing(new_pandad):
 
 def test_many_idle_sandboxes(new_pandad):
     """1,000 with PANDA_SOAK=1; each of them answers, and pandad stays small."""
-    p = new_pandad(log_level=1)
+    p = new_pandad(log="warn")
     n = count(60, 1000)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         ids = list(pool.map(lambda _: p.create(ttl_seconds=3600), range(n)))

@@ -143,7 +143,7 @@ def test_a_damaged_compressed_sleep_is_named_and_not_woken(new_pandad):
 
 def test_many_sleep_and_wake_at_random(new_pandad):
     """8 sandboxes for some rounds; 100 for ten minutes with PANDA_SOAK=1. Each counts its wakes itself."""
-    p = new_pandad(log_level=1)
+    p = new_pandad(log="warn")
     r = random.Random(5)
     ids = [p.create(metadata={"n": str(n)}) for n in range(count(8, 100))]
     counted = dict.fromkeys(ids, 0)

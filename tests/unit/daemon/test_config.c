@@ -46,8 +46,8 @@ static void a_file_changes_what_it_names(void **state)
 
 static void nonsense_is_refused_with_its_line(void **state)
 {
-	static const char *const bad[] = {"threads = many\n", "threads = 0\n", "nokey = 1\n",
-	                                  "threads\n", "stub_auth = 1\n"};
+	static const char *const bad[] = {"threads = many\n", "threads = 0\n",   "nokey = 1\n",
+	                                  "threads\n",        "stub_auth = 1\n", "log = loud\n"};
 	struct err e;
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
