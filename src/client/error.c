@@ -24,7 +24,7 @@ int perr_set(struct panda_error *e, int errnum, const char *code, const char *fm
 
 int perr_nomem(struct panda_error *e)
 {
-	return perr_nomem(e);
+	return perr_set(e, ENOMEM, "no_memory", "out of memory");
 }
 
 static int errno_of(int status)

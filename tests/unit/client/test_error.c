@@ -32,6 +32,13 @@ static void our_servers_errors_keep_code_text_and_id(void **state)
 	assert_string_equal(e.request_id, "r1");
 }
 
+static void no_memory_is_an_error_of_its_own(void **state)
+{
+	assert_int_equal(perr_nomem(&e), -ENOMEM);
+	assert_string_equal(e.code, "no_memory");
+	assert_string_equal(e.text, "out of memory");
+}
+
 static void statuses_become_errnos(void **state)
 {
 	static const int pairs[][2] = {{400, EINVAL}, {401, EACCES}, {403, EACCES}, {404, ENOENT},
@@ -88,6 +95,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(our_servers_errors_keep_code_text_and_id),
+	    cmocka_unit_test(no_memory_is_an_error_of_its_own),
 	    cmocka_unit_test(statuses_become_errnos),
 	    cmocka_unit_test(other_spellings_of_the_text_are_understood),
 	    cmocka_unit_test(a_body_that_is_not_json_is_one_harmless_line),
