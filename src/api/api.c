@@ -125,8 +125,18 @@ static bool only_looks(const struct route *r)
 	       (strcmp(r->tag, "Sandboxes") == 0 || strcmp(r->tag, "Logs and events") == 0);
 }
 
+/* "-": the path names none. */
+static const char *sandbox_of(const struct call *c)
+{
+	return c->route && c->route->sandbox && c->param[0] ? c->param[0] : "-";
+}
+
 static void run(struct call *c)
 {
+	const char *outer = c->host->request; /* of a call that makes this one (mcp) */
+
+	log_debug("request begins request=%s sandbox=%s tenant=%s method=%s route=%s",
+	          c->request_id, sandbox_of(c), c->tenant, c->route->method, c->route->path);
 	if (c->route->sandbox) {
 		c->sb = host_find(c->host, c->tenant, c->param[0]);
 		if (!c->sb) {
@@ -137,7 +147,9 @@ static void run(struct call *c)
 		if (!only_looks(c->route))
 			host_touch(c->host, c->sb);
 	}
+	c->host->request = c->request_id;
 	c->route->run(c);
+	c->host->request = outer;
 	c->sb = NULL;
 }
 
@@ -278,12 +290,14 @@ void api_logged(void *api, const struct http_req *r, int status, uint64_t bytes_
 	    (c->route && c->route->status == 101))
 		audit_note(a, c, r, status);
 	if (status >= 500)
-		log_warn("request failed request=%s method=%s route=%s status=%d took_us=%llu",
-		         c->request_id, method, c->route ? c->route->path : "-", status,
-		         (unsigned long long)took_us);
+		log_warn("request failed request=%s sandbox=%s method=%s route=%s status=%d "
+		         "took_us=%llu",
+		         c->request_id, sandbox_of(c), method, c->route ? c->route->path : "-",
+		         status, (unsigned long long)took_us);
 	else
-		log_debug("request request=%s tenant=%s method=%s route=%s status=%d bytes=%llu "
-		          "took_us=%llu",
-		          c->request_id, c->tenant, method, c->route ? c->route->path : "-", status,
-		          (unsigned long long)bytes_out, (unsigned long long)took_us);
+		log_debug("request ended request=%s sandbox=%s tenant=%s method=%s route=%s "
+		          "status=%d bytes=%llu took_us=%llu",
+		          c->request_id, sandbox_of(c), c->tenant, method,
+		          c->route ? c->route->path : "-", status, (unsigned long long)bytes_out,
+		          (unsigned long long)took_us);
 }

@@ -12,7 +12,7 @@
 enum {
 	API_JSON_MAX = 4 << 20,
 	API_PARAMS_MAX = 4,
-	REQUEST_ID_MAX = 64,
+	REQUEST_ID_MAX = HOST_REQUEST_MAX,
 };
 
 enum api_scope {

@@ -143,9 +143,10 @@ static bool is_about(const char *line, enum log_level level)
 
 	if (!filter.sandbox[0])
 		return true;
-	if (!id)
+	id = id ? id + strlen(" sandbox=") : NULL;
+	if (!id || *id == '-')
 		return level <= LOG_WARN;
-	return !strncmp(id + strlen(" sandbox="), filter.sandbox, strlen(filter.sandbox));
+	return !strncmp(id, filter.sandbox, strlen(filter.sandbox));
 }
 
 void log_line(enum log_level level, const char *file, const char *fmt, ...)

@@ -366,7 +366,7 @@ static int make_children(struct fork *f, const struct sandbox *parent, const jso
 		r = db_commit(h->db, e);
 	for (size_t i = 0; r == 0 && i < f->count; i++) {
 		f->children[i].op.begin = child_begin;
-		op_queue(f->children[i].sb, &f->children[i].op);
+		op_queue(f->children[i].sb, "fork-child", &f->children[i].op);
 	}
 	if (r < 0) {
 		db_rollback(h->db);
@@ -429,5 +429,5 @@ void host_fork(struct host *h, struct sandbox *sb, size_t count, const json_t *m
 	/* A sleeping parent wakes up first; should it not, the children find out. */
 	if (sb->state == SANDBOX_HIBERNATED)
 		host_wake(h, sb, NULL, NULL);
-	op_queue(sb, &f->op);
+	op_queue(sb, "fork", &f->op);
 }

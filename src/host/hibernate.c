@@ -180,7 +180,7 @@ static void hibernate_begin(struct op *op)
 
 void host_hibernate(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 {
-	life_queue(h, sb, hibernate_begin, done, arg);
+	life_queue(h, sb, "hibernate", hibernate_begin, done, arg);
 }
 
 static void wake_work(void *arg)
@@ -289,5 +289,5 @@ static void wake_begin(struct op *op)
 
 void host_wake(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 {
-	life_queue(h, sb, wake_begin, done, arg);
+	life_queue(h, sb, "wake", wake_begin, done, arg);
 }

@@ -53,8 +53,13 @@ struct host_stats {
 	uint64_t boot_bucket[16]; /* le 1, 2, 4 ... ms; the last one is the rest */
 };
 
+enum {
+	HOST_REQUEST_MAX = 64,
+};
+
 struct host {
 	struct loop *loop;
+	const char *request; /* id of the API call that runs right now, for the log; NULL: none */
 	struct pool *pool;
 	struct db *db;
 	struct engines *engines;

@@ -20,12 +20,17 @@
 struct op {
 	struct op *next;
 	struct sandbox *sb;
+	const char *name;                   /* for the log */
+	char request[HOST_REQUEST_MAX + 1]; /* the API call that asked for it; "": none did */
+	uint64_t asked_ms, began_ms;
 	void (*begin)(struct op *op);
 	void (*cancel)(struct op *op); /* it is at work, and somebody cannot wait; may be NULL */
 };
 
-void op_queue(struct sandbox *sb, struct op *op);
-void op_queue_first(struct sandbox *sb, struct op *op); /* behind the one at work */
+/* The name is a literal. At level debug the log shows when it begins and ends, and who asked. */
+void op_queue(struct sandbox *sb, const char *name, struct op *op);
+/* Behind the one at work. */
+void op_queue_first(struct sandbox *sb, const char *name, struct op *op);
 void op_end(struct op *op);
 
 /* Why this sandbox cannot do what needs a running machine: fills *e, negative. 0: it can. */

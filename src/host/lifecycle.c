@@ -153,13 +153,13 @@ static struct life *life_new(struct host *h, host_done *done, void *arg,
 	return l;
 }
 
-void life_queue(struct host *h, struct sandbox *sb, void (*begin)(struct op *op), host_done *done,
-                void *arg)
+void life_queue(struct host *h, struct sandbox *sb, const char *name,
+                void (*begin)(struct op *op), host_done *done, void *arg)
 {
 	struct life *l = life_new(h, done, arg, begin);
 
 	if (l)
-		op_queue(sb, &l->op);
+		op_queue(sb, name, &l->op);
 }
 
 void life_end(struct life *l, const struct err *e)
@@ -397,7 +397,7 @@ void host_create(struct host *h, const char *tenant, const struct sandbox_spec *
 		free(l);
 		return;
 	}
-	op_queue(sb, &l->op);
+	op_queue(sb, "create", &l->op);
 }
 
 /* --- pause, resume ---------------------------------------------------------------------------- */
@@ -458,7 +458,7 @@ static void pause_begin(struct op *op)
 
 void host_pause(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 {
-	life_queue(h, sb, pause_begin, done, arg);
+	life_queue(h, sb, "pause", pause_begin, done, arg);
 }
 
 static void resume_work(void *arg)
@@ -504,7 +504,7 @@ static void resume_begin(struct op *op)
 
 void host_resume(struct host *h, struct sandbox *sb, host_done *done, void *arg)
 {
-	life_queue(h, sb, resume_begin, done, arg);
+	life_queue(h, sb, "resume", resume_begin, done, arg);
 }
 
 /* --- kill ------------------------------------------------------------------------------------- */
@@ -600,5 +600,5 @@ void host_kill(struct host *h, struct sandbox *sb, const char *why, host_done *d
 	if (!l)
 		return;
 	l->why = why;
-	op_queue_first(sb, &l->op);
+	op_queue_first(sb, "kill", &l->op);
 }

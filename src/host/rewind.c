@@ -392,7 +392,7 @@ void host_checkpoint(struct host *h, struct sandbox *sb, const char *name, check
 	host_touch(h, sb);
 	if (sb->state == SANDBOX_HIBERNATED)
 		host_wake(h, sb, NULL, NULL);
-	op_queue(sb, &t->op);
+	op_queue(sb, "checkpoint", &t->op);
 }
 
 bool host_checkpoint_before(struct host *h, struct sandbox *sb, void (*go)(void *arg), void *arg)
@@ -406,7 +406,7 @@ bool host_checkpoint_before(struct host *h, struct sandbox *sb, void (*go)(void 
 	host_touch(h, sb);
 	if (sb->state == SANDBOX_HIBERNATED)
 		host_wake(h, sb, NULL, NULL);
-	op_queue(sb, &t->op);
+	op_queue(sb, "checkpoint", &t->op);
 	return true;
 }
 
@@ -683,5 +683,5 @@ void host_rewind(struct host *h, struct sandbox *sb, const char *to, unsigned st
 	w->old_pidfd = -1;
 	w->asked_ns = mono_ns();
 	start_job_init(&w->job, h);
-	op_queue(sb, &w->op);
+	op_queue(sb, "rewind", &w->op);
 }

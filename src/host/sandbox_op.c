@@ -75,26 +75,45 @@ int sandbox_enter(struct sandbox *sb, enum sandbox_state to, struct err *e)
 
 /* --- its turns ------------------------------------------------------------------------------- */
 
-void op_queue(struct sandbox *sb, struct op *op)
+static void op_init(struct op *op, struct sandbox *sb, const char *name)
+{
+	const char *request = sb->host->request;
+
+	op->sb = sb;
+	op->name = name;
+	op->asked_ms = mono_ms();
+	snprintf(op->request, sizeof(op->request), "%s", request ? request : "");
+}
+
+static void op_begin(struct op *op)
+{
+	op->began_ms = mono_ms();
+	log_debug("operation begins op=%s sandbox=%s request=%s waited_ms=%llu", op->name,
+	          op->sb->id, op->request[0] ? op->request : "-",
+	          (unsigned long long)(op->began_ms - op->asked_ms));
+	op->begin(op);
+}
+
+void op_queue(struct sandbox *sb, const char *name, struct op *op)
 {
 	struct op **p = &sb->ops;
 
-	op->sb = sb;
+	op_init(op, sb, name);
 	op->next = NULL;
 	while (*p)
 		p = &(*p)->next;
 	*p = op;
 	if (sb->ops == op)
-		op->begin(op);
+		op_begin(op);
 }
 
-void op_queue_first(struct sandbox *sb, struct op *op)
+void op_queue_first(struct sandbox *sb, const char *name, struct op *op)
 {
 	if (!sb->ops) {
-		op_queue(sb, op);
+		op_queue(sb, name, op);
 		return;
 	}
-	op->sb = sb;
+	op_init(op, sb, name);
 	op->next = sb->ops->next;
 	sb->ops->next = op;
 	if (sb->ops->cancel)
@@ -106,9 +125,12 @@ void op_end(struct op *op)
 	struct sandbox *sb = op->sb;
 
 	assert(sb->ops == op);
+	log_debug("operation ended op=%s sandbox=%s request=%s state=%s took_ms=%llu", op->name,
+	          sb->id, op->request[0] ? op->request : "-", sandbox_state_record(sb->state),
+	          (unsigned long long)(mono_ms() - op->began_ms));
 	sb->ops = op->next;
 	if (sb->ops)
-		sb->ops->begin(sb->ops);
+		op_begin(sb->ops);
 	else if (sb->state == SANDBOX_KILLING && sb->pid == 0)
 		host_drop(sb->host, sb); /* killed, and nobody asks for it any more */
 }

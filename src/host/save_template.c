@@ -156,5 +156,5 @@ void host_save_template(struct host *h, struct sandbox *sb, const char *name, bo
 	template_new_bake(s->bake);
 	if (sb->state == SANDBOX_HIBERNATED)
 		host_wake(h, sb, NULL, NULL);
-	op_queue(sb, &s->op);
+	op_queue(sb, "save-template", &s->op);
 }

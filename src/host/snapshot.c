@@ -165,7 +165,7 @@ void host_snapshot(struct host *h, struct sandbox *sb, const char *name, const s
 	memcpy(s->s.template, sb->spec.template, sizeof(s->s.template));
 	if (sb->state == SANDBOX_HIBERNATED)
 		host_wake(h, sb, NULL, NULL);
-	op_queue(sb, &s->op);
+	op_queue(sb, "snapshot", &s->op);
 }
 
 struct each {

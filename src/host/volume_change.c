@@ -78,13 +78,13 @@ static int take_thread(struct host *h, struct err *e)
 	return 0;
 }
 
-static void change_queue(struct host *h, struct sandbox *sb, struct op *op)
+static void change_queue(struct host *h, struct sandbox *sb, const char *name, struct op *op)
 {
 	host_touch(h, sb);
 	history_touch(sb);
 	if (sb->state == SANDBOX_HIBERNATED)
 		host_wake(h, sb, NULL, NULL);
-	op_queue(sb, op);
+	op_queue(sb, name, op);
 }
 
 static void tell(struct change *c, const char *event)
@@ -191,7 +191,7 @@ void volume_attach(struct host *h, struct sandbox *sb, const json_t *item, host_
 	if (!c)
 		return;
 	c->item = json_deep_copy(item);
-	change_queue(h, sb, &c->op);
+	change_queue(h, sb, "attach-volume", &c->op);
 }
 
 /* --- detach ----------------------------------------------------------------------------------- */
@@ -304,7 +304,7 @@ void volume_detach(struct host *h, struct sandbox *sb, const char *name, bool fo
 	if (!c)
 		return;
 	c->force = force;
-	change_queue(h, sb, &c->op);
+	change_queue(h, sb, "detach-volume", &c->op);
 }
 
 /* --- grow ------------------------------------------------------------------------------------- */
@@ -467,5 +467,5 @@ void volume_resize(struct host *h, const char *tenant, const char *name, uint64_
 		return;
 	}
 	g->op.begin = grow_begin;
-	change_queue(h, sb, &g->op);
+	change_queue(h, sb, "grow-volume", &g->op);
 }

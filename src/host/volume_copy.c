@@ -210,5 +210,5 @@ void volume_copy(struct host *h, const char *tenant, const char *from, const cha
 	host_touch(h, sb);
 	if (sb->state == SANDBOX_HIBERNATED)
 		host_wake(h, sb, NULL, NULL);
-	op_queue(sb, &c->op);
+	op_queue(sb, "copy-volume", &c->op);
 }

@@ -132,6 +132,7 @@ static void about_sandboxes(const char *value)
 	log_info("created sandbox=77aa0 tenant=me");
 	log_info("said sandbox=77aa0 why=\" sandbox=4f0c1\"");
 	log_info("ready");
+	log_info("request ended sandbox=-");
 	log_warn("no network");
 	log_warn("died sandbox=77aa0");
 }
