@@ -1,6 +1,5 @@
 """What tests of streams need: server-sent events as they come, and a WebSocket of a few lines."""
 import base64
-import http.client
 import json
 import os
 import socket
@@ -14,7 +13,7 @@ class Events:
     """A request whose answer is read piece by piece; iterating gives (event name, data)."""
 
     def __init__(self, pandad, method, path, body=None, timeout=60, small=False):
-        self.c = http.client.HTTPConnection("127.0.0.1", pandad.port, timeout=timeout * patience())
+        self.c = pandad.connection(timeout * patience())
         self.c.connect()
         if small:  # so that little fits between the server and a reader that does not read
             self.c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -51,7 +50,9 @@ class Events:
 
 class WebSocket:
     def __init__(self, pandad, path, host=None, token=None, protocol=None):
-        self.s = socket.create_connection(("127.0.0.1", pandad.port), timeout=180)
+        c = pandad.connection(180)
+        c.connect()
+        self.s = c.sock
         head = [f"GET {path} HTTP/1.1", f"Host: {host or '127.0.0.1'}", "Connection: Upgrade", "Upgrade: websocket",
                 "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}"]
         if token != "":
