@@ -3,32 +3,13 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
-
-/* Bytes of a request at p that are all there: head, and the body that it announces. 0: not yet. */
-static size_t whole(const char *p, bool head_only)
-{
-	const char *end = strstr(p, "\r\n\r\n"), *length, *last;
-
-	if (!end)
-		return 0;
-	if (head_only)
-		return (size_t)(end + 4 - p);
-	length = strcasestr(p, "content-length: ");
-	if (length && length < end)
-		return (size_t)(end + 4 - p) + strtoul(length + 16, NULL, 10);
-	if (strcasestr(p, "transfer-encoding: chunked")) {
-		last = strstr(end, "\r\n0\r\n\r\n");
-		return last ? (size_t)(last + 7 - p) : 0;
-	}
-	return (size_t)(end + 4 - p);
-}
+#include "common/request.h"
 
 /* false: the connection ended before a whole request was here. */
 static bool read_request(struct fake *f, size_t i, int fd)
@@ -39,7 +20,7 @@ static bool read_request(struct fake *f, size_t i, int fd)
 
 	for (;;) {
 		buf[len] = 0;
-		want = whole(buf, f->step[i].early);
+		want = f->step[i].early ? request_head(buf, len) : request_whole(buf, len);
 		if (want && len >= want)
 			break;
 		n = recv(fd, buf + len, FAKE_REQUEST - 1 - len, 0);
@@ -51,38 +32,25 @@ static bool read_request(struct fake *f, size_t i, int fd)
 	return true;
 }
 
-static char *accept_key(const char *request)
-{
-	static char text[64];
-	unsigned char sha[EVP_MAX_MD_SIZE];
-	char key[100];
-	const char *at = strcasestr(request, "sec-websocket-key: ") + 19;
-	unsigned n;
-
-	snprintf(key, sizeof(key), "%.24s258EAFA5-E914-47DA-95CA-C5AB0DC85B11", at);
-	EVP_Digest(key, strlen(key), sha, &n, EVP_sha1(), NULL);
-	EVP_EncodeBlock((unsigned char *)text, sha, (int)n);
-	return text;
-}
-
-static void send_reply(const struct fake_step *s, const char *request, int fd)
+static void send_reply(const struct fake_step *s, const char *request, size_t n, int fd)
 {
 	size_t len = s->len ? s->len : strlen(s->reply), at = 0;
-	char head[512];
+	char head[512], key[64];
 
 	if (s->upgrade) {
+		request_ws_accept(request, n, key, sizeof(key));
 		snprintf(head, sizeof(head),
 		         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
 		         "Connection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n",
-		         accept_key(request));
+		         key);
 		send(fd, head, strlen(head), MSG_NOSIGNAL);
 	}
 	while (at < len) {
-		ssize_t n = send(fd, s->reply + at, s->pieces ? 1 : len - at, MSG_NOSIGNAL);
+		ssize_t k = send(fd, s->reply + at, s->pieces ? 1 : len - at, MSG_NOSIGNAL);
 
-		if (n <= 0)
+		if (k <= 0)
 			return;
-		at += (size_t)n;
+		at += (size_t)k;
 	}
 }
 
@@ -104,7 +72,7 @@ static void *serve(void *arg)
 			fd = -1;
 			continue;
 		}
-		send_reply(s, f->request[i], fd);
+		send_reply(s, f->request[i], f->request_len[i], fd);
 		while (f->request_len[i] < (size_t)s->then_read) {
 			ssize_t n = recv(fd, f->request[i] + f->request_len[i],
 			                 FAKE_REQUEST - f->request_len[i], 0);
