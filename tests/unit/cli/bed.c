@@ -28,7 +28,7 @@
 #include "common/request.h"
 
 enum {
-	DEADLINE_MS = 20 * 1000,
+	DEADLINE_MS = 10 * 1000,
 	KEPT_MAX = 32,
 };
 
@@ -77,6 +77,13 @@ static void *keep(void *p)
 	if (b.nkept == KEPT_MAX)
 		abort();
 	return b.kept[b.nkept++] = must(p);
+}
+
+static void shut(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
 }
 
 static void append(char **p, size_t *n, const void *data, size_t len)
@@ -162,7 +169,7 @@ static void listen_again(void)
 
 static void drop(struct conn *c)
 {
-	closep(&c->fd);
+	shut(&c->fd);
 	free(c->in);
 	if (b.newest == c)
 		b.newest = NULL;
@@ -171,7 +178,7 @@ static void drop(struct conn *c)
 
 static void leave(void)
 {
-	closep(&b.listener);
+	shut(&b.listener);
 	for (size_t i = 0; i < BED_MAX; i++)
 		drop(&b.conn[i]);
 }
@@ -495,9 +502,9 @@ static void start(const char *const *argv)
 	if (!b.pid)
 		child(argv, in[0], out[1], err[1]);
 	b.pidfd = (int)syscall(SYS_pidfd_open, b.pid, 0);
-	closep(&in[0]);
-	closep(&out[1]);
-	closep(&err[1]);
+	shut(&in[0]);
+	shut(&out[1]);
+	shut(&err[1]);
 	b.in = in[1];
 	b.out = out[0];
 	b.err = err[0];
@@ -515,8 +522,7 @@ static bool take_output(int *fd, char **to, size_t *len)
 	if (n < 0 && errno == EAGAIN)
 		return true;
 	if (n <= 0) { /* EIO: the terminal has no user any more */
-		if (*fd >= 0)
-			closep(fd);
+		shut(fd);
 		return false;
 	}
 	append(to, len, buf, (size_t)n);
@@ -531,11 +537,11 @@ static void feed(void)
 	if (b.in_at < len) {
 		n = write(b.in, bed.in + b.in_at, len - b.in_at);
 		if (n < 0 && errno != EAGAIN)
-			closep(&b.in);
+			shut(&b.in);
 		b.in_at += n > 0 ? (size_t)n : 0;
 	}
 	if (b.in_at >= len && !bed.in_open && !bed.tty)
-		closep(&b.in);
+		shut(&b.in);
 }
 
 /* ---- steps ---- */
@@ -559,7 +565,7 @@ static void act(const struct step *s)
 			wrong("'%s' could not be typed", s->text);
 		break;
 	case TYPE_END:
-		closep(&b.in);
+		shut(&b.in);
 		break;
 	case SIGNAL:
 		kill(b.pid, s->n);
@@ -588,7 +594,7 @@ static void act(const struct step *s)
 		listen_again();
 		break;
 	case STOP_READING:
-		closep(&b.out);
+		shut(&b.out);
 		break;
 	case RESIZE:
 		ioctl(b.in, TIOCSWINSZ,
@@ -715,7 +721,7 @@ void bed_run(const char *file, int line, const char *const *argv)
 	b.in_at = 0;
 	*b.later_s = 0;
 	if (bed.no_server)
-		closep(&b.listener);
+		shut(&b.listener);
 	start(argv);
 	if (!bed.in_open && !bed.tty)
 		feed();
@@ -733,10 +739,10 @@ void bed_run(const char *file, int line, const char *const *argv)
 		drop(&b.conn[i]);
 	if (b.listener < 0 && !bed.no_server)
 		listen_again();
-	closep(&b.in);
-	closep(&b.out);
-	closep(&b.err);
-	closep(&b.pidfd);
+	shut(&b.in);
+	shut(&b.out);
+	shut(&b.err);
+	shut(&b.pidfd);
 	without_port(bed.out, &bed.out_len);
 	without_port(bed.err, &bed.err_len);
 	b.nanswers = b.next = b.nsteps = b.at_step = 0;
@@ -950,7 +956,7 @@ int bed_begin(void **state)
 int bed_end(void **state)
 {
 	leave();
-	closep(&bed.heard_fd);
+	shut(&bed.heard_fd);
 	forget_requests();
 	forget_output();
 	while (b.nkept)
