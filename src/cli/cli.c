@@ -102,6 +102,14 @@ static void table_for(const struct cli_opt *o, struct option *lo, size_t max, si
 	}
 }
 
+static bool has_letter(const struct option *lo, int letter)
+{
+	for (; lo->name; lo++)
+		if (lo->val == letter)
+			return true;
+	return false;
+}
+
 /* 0, CLI_PANDA, or -1 when help was asked for and given. */
 static int parse(struct cli *c, int argc, char **argv)
 {
@@ -119,7 +127,8 @@ static int parse(struct cli *c, int argc, char **argv)
 		if (o == ':')
 			return cli_bad(c, "%s wants a value", argv[optind - 1]);
 		if (o == '?') {
-			if (optopt && optopt < KEY_FIRST)
+			/* A letter that there is: its long name was given a value. */
+			if (optopt && optopt < KEY_FIRST && !has_letter(lo, optopt))
 				return cli_bad(c, "there is no option -%c", optopt);
 			return cli_bad(c, "there is no option '%.60s', or it takes no value",
 			               argv[optind - 1]);

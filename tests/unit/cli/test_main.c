@@ -77,6 +77,14 @@ static void an_option_that_is_none_is_named(void **state)
 	fails(125, "panda ls: there is no option -z\n");
 }
 
+static void an_option_that_takes_no_value_says_so(void **state)
+{
+	panda("ls", "--json=1");
+	fails(125, "panda ls: there is no option '--json=1', or it takes no value\n");
+	panda("ls", "--quiet=1");
+	fails(125, "panda ls: there is no option '--quiet=1', or it takes no value\n");
+}
+
 static void an_option_without_its_value_is_named(void **state)
 {
 	panda("ls", "--status");
@@ -503,6 +511,7 @@ int main(void)
 	    bed_test(help_wins_over_what_stands_around_it),
 	    bed_test(a_command_that_is_none_is_named),
 	    bed_test(an_option_that_is_none_is_named),
+	    bed_test(an_option_that_takes_no_value_says_so),
 	    bed_test(an_option_without_its_value_is_named),
 	    bed_test(options_may_be_short_joined_abbreviated_and_behind_words),
 	    bed_test(behind_two_dashes_everything_is_a_word),
