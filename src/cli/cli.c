@@ -176,6 +176,15 @@ const struct cli_command *cli_find(const char *name)
 	return NULL;
 }
 
+/* A full disk or a reader that left must not look like success. */
+static int flush_output(void)
+{
+	if (fflush(stdout) != 0)
+		return cli_unwritten(errno);
+	/* What a command has flushed for itself is gone when that failed; only this remembers it. */
+	return ferror(stdout) ? cli_die("cannot write the output") : CLI_OK;
+}
+
 int cli_main(int argc, char **argv)
 {
 	struct cli c = {0};
@@ -211,10 +220,7 @@ int cli_main(int argc, char **argv)
 	panda_free(c.panda);
 	if (r == -1)
 		r = CLI_OK;
-	/* A full disk or a reader that left must not look like success. */
-	if (fflush(stdout) != 0 && r == CLI_OK)
-		r = cli_die("cannot write the output: %s", strerror(errno));
-	return r;
+	return r == CLI_OK ? flush_output() : r;
 }
 
 bool cli_has(const struct cli *c, int key)
@@ -338,6 +344,11 @@ int cli_die(const char *fmt, ...)
 	va_end(ap);
 	fputc('\n', stderr);
 	return CLI_PANDA;
+}
+
+int cli_unwritten(int errnum)
+{
+	return cli_die("cannot write the output: %s", strerror(errnum));
 }
 
 static const char *next_step(const struct cli *c, const struct panda_error *e)

@@ -149,6 +149,8 @@ int cli_bad(const struct cli *c, const char *fmt, ...) __attribute__((format(pri
 /* "panda: text", with the next step where we know one. Both return CLI_PANDA. */
 int cli_say(const struct cli *c, const struct panda_error *e);
 int cli_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Our stdout took no more: says so. CLI_PANDA. */
+int cli_unwritten(int errnum);
 /* The client; says what is wrong when there is none. 0 or CLI_PANDA. */
 int cli_open(struct cli *c);
 void cli_json(const json_t *j); /* --json */

@@ -61,7 +61,9 @@ static int run(struct cli *c)
 		return cli_die("out of memory");
 	if (cli_has(c, 'f')) {
 		r = panda_events(c->panda, "GET", path, NULL, on_event, c, &e);
-		return r < 0 && strcmp(e.code, "stopped") != 0 ? cli_say(c, &e) : CLI_OK;
+		if (r < 0)
+			return !strcmp(e.code, "stopped") ? cli_unwritten(-r) : cli_say(c, &e);
+		return CLI_OK;
 	}
 	if (panda_call(c->panda, "GET", path, NULL, &reply, &e) < 0)
 		return cli_say(c, &e);

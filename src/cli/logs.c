@@ -76,8 +76,8 @@ static int run(struct cli *c)
 		                 &printer, &e);
 	else
 		r = panda_download(c->panda, path, print, &printer, &e);
-	if (r < 0 && strcmp(e.code, "stopped") != 0)
-		return cli_say(c, &e);
+	if (r < 0)
+		return !strcmp(e.code, "stopped") ? cli_unwritten(-r) : cli_say(c, &e);
 	return CLI_OK;
 }
 

@@ -162,7 +162,9 @@ static int follow(struct cli *c, const char *id, bool stay)
 	if (!path)
 		return cli_die("out of memory");
 	r = panda_events(c->panda, "GET", path, NULL, print_line, c, &e);
-	return r < 0 ? cli_say(c, &e) : CLI_OK;
+	if (r < 0)
+		return !strcmp(e.code, "stopped") ? cli_unwritten(-r) : cli_say(c, &e);
+	return CLI_OK;
 }
 
 /* To its end, with its log. */

@@ -357,6 +357,25 @@ static void nor_does_it_when_the_output_was_long(void **state)
 	gives(125, NULL, "panda: cannot write the output: No space left on device\n");
 }
 
+static void nor_when_it_was_written_piece_by_piece(void **state)
+{
+	bed.full = true;
+	reply(.request = "GET /v1/sandboxes/" BOX "/logs?follow=0", .bytes = "line\n");
+	panda("logs", BOX);
+	gives(125, NULL, "panda: cannot write the output: No space left on device\n");
+	reply(.request = "GET /v1/sandboxes/" BOX "/logs?follow=1",
+	      .events = "data: {'line':'x'}\n\n");
+	panda("logs", "-f", BOX);
+	gives(125, NULL, "panda: cannot write the output: No space left on device\n");
+	reply(.request = "GET /v1/events?tail=50&follow=1",
+	      .events = "event: event\ndata: {'type':'x'}\n\n");
+	panda("events", "-f");
+	gives(125, NULL, "panda: cannot write the output: No space left on device\n");
+	answer("GET /v1/sandboxes", "[]");
+	panda("top");
+	gives(125, NULL, "panda: cannot write the output\n");
+}
+
 /* ---- version, me, url, ports, token: commands of one request ---- */
 
 static void version_tells_both_when_a_server_answers(void **state)
@@ -534,6 +553,7 @@ int main(void)
 	    bed_test(nonsense_of_a_server_is_called_that),
 	    bed_test(a_full_disk_does_not_look_like_success),
 	    bed_test(nor_does_it_when_the_output_was_long),
+	    bed_test(nor_when_it_was_written_piece_by_piece),
 	    bed_test(version_tells_both_when_a_server_answers),
 	    bed_test(version_with_json_has_null_for_a_server_that_is_not_there),
 	    bed_test(me_prints_fields_or_json),
