@@ -232,8 +232,12 @@ static int run_stream(struct cli *c, const char *id, json_t *body, int sigfd)
 		return cli_die("out of memory");
 	if (panda_stream_open(c->panda, "POST", path, body, &s, &e) < 0)
 		return cli_say(c, &e);
-	while ((r = next_event(s, sigfd, &ev, &sig, &e)) > 0 && !o.code && !o.ended)
-		take_event(&o, &ev);
+	/* What ends it is looked at before we wait again: nothing more may come for a long time. */
+	do {
+		r = next_event(s, sigfd, &ev, &sig, &e);
+		if (r > 0)
+			take_event(&o, &ev);
+	} while (r > 0 && !o.code && !o.ended);
 	panda_stream_close(s);
 	if (sig)
 		return 128 + sig;

@@ -130,6 +130,31 @@ static void a_stream_that_ends_before_the_command_is_a_failure(void **state)
 	gives(125, "hi\n", "panda: the server ended the stream before the command\n");
 }
 
+static void the_exit_is_the_end_even_when_the_stream_stays_open(void **state)
+{
+	reply(.request = STREAM, .events = HI EXIT(3), .hold = true);
+	panda("exec", BOX, "exit 3");
+	gives(3, "hi\n", "");
+}
+
+static void a_reader_that_left_ends_it_at_once(void **state)
+{
+	/* As in `panda exec ID 'echo; sleep 1000' | true`: nothing more comes for a long time. */
+	reply(.request = STREAM, .events = ": hello\n\n", .hold = true);
+	then(.act = STOP_READING, .asked = 1);
+	then(.act = SERVER_SAYS, .text = HI);
+	panda("exec", BOX, "echo hi; sleep 1000");
+	gives(141, "", "");
+}
+
+static void a_full_disk_ends_it_too(void **state)
+{
+	bed.full = true;
+	reply(.request = STREAM, .events = HI, .hold = true);
+	panda("exec", BOX, "echo hi; sleep 1000");
+	assert_int_not_equal(bed.code, 0);
+}
+
 static void a_signal_ends_us_and_thereby_the_command(void **state)
 {
 	reply(.request = STREAM, .events = HI, .hold = true);
@@ -426,6 +451,17 @@ static void run_kills_the_sandbox_when_a_signal_comes(void **state)
 	gives(128 + SIGHUP, "hi\n", "");
 }
 
+static void run_kills_the_sandbox_when_the_reader_left(void **state)
+{
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	reply(.request = STREAM, .events = ": hello\n\n", .hold = true);
+	reply(.request = "DELETE /v1/sandboxes/" BOX, .status = 204);
+	then(.act = STOP_READING, .asked = 2);
+	then(.act = SERVER_SAYS, .text = HI);
+	panda("run", "yes");
+	gives(141, "", "");
+}
+
 static void a_sandbox_that_run_could_not_kill_is_named(void **state)
 {
 	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
@@ -488,6 +524,9 @@ int main(void)
 	    bed_test(an_error_in_the_stream_is_told),
 	    bed_test(an_error_instead_of_a_stream_tells_the_next_step),
 	    bed_test(a_stream_that_ends_before_the_command_is_a_failure),
+	    bed_test(the_exit_is_the_end_even_when_the_stream_stays_open),
+	    bed_test(a_reader_that_left_ends_it_at_once),
+	    bed_test(a_full_disk_ends_it_too),
 	    bed_test(a_signal_ends_us_and_thereby_the_command),
 	    bed_test(short_text_goes_along_with_the_request),
 	    bed_test(with_n_stdin_is_left_alone),
@@ -514,6 +553,7 @@ int main(void)
 	    bed_test(run_with_keep_tells_the_id_on_stderr),
 	    bed_test(run_kills_the_sandbox_when_the_command_fails),
 	    bed_test(run_kills_the_sandbox_when_a_signal_comes),
+	    bed_test(run_kills_the_sandbox_when_the_reader_left),
 	    bed_test(a_sandbox_that_run_could_not_kill_is_named),
 	    bed_test(run_that_gets_no_sandbox_runs_nothing),
 	    bed_test(ps_says_how_each_command_is_doing),
