@@ -22,6 +22,7 @@ enum {
 	STDIN_PIECE = 1 << 20,     /* and as much in a request of its own */
 	STDIN_PATIENCE_MS = 30,    /* how long a pipe may take to be short */
 	REATTACH_MS = 30 * 1000,   /* how long pandad may be away */
+	STEADY_MS = 1000,          /* a stream that lasted so long was one: pandad was there */
 	PIPE_GONE = 128 + SIGPIPE,
 };
 
@@ -386,10 +387,12 @@ static void send_signal(struct cli *c, const char *id, const char *exec, int sig
 		(void)panda_call(c->panda, "POST", path, body, NULL, &e);
 }
 
-/* Reads one connection's worth. 1: it broke, try again; 0: o has the end of it; else an exit
- * code. */
+/*
+ * Reads one connection's worth. 1: it broke, try again; 0: o has the end of it; else an exit code.
+ * *up_since: when the connection was there (mono ms); 0: it never was.
+ */
 static int read_output(struct cli *c, const char *id, const char *exec, int sigfd, bool ours,
-                       struct output *o, int *signals, struct panda_error *e)
+                       struct output *o, int *signals, uint64_t *up_since, struct panda_error *e)
 {
 	autofree char *path = NULL;
 	struct panda_stream *s = NULL;
@@ -407,6 +410,7 @@ static int read_output(struct cli *c, const char *id, const char *exec, int sigf
 	r = panda_stream_open(c->panda, "GET", path, NULL, &s, e);
 	if (r < 0)
 		return e->status && e->status != 503 ? cli_say(c, e) : 1;
+	*up_since = mono_ms();
 	for (;;) {
 		sig = 0;
 		r = next_event(s, sigfd, &ev, &sig, e);
@@ -420,6 +424,9 @@ static int read_output(struct cli *c, const char *id, const char *exec, int sigf
 			send_signal(c, id, exec, sig);
 			continue;
 		}
+		if (r == 0)
+			snprintf(e->text, sizeof(e->text),
+			         "the server ended the stream before the command");
 		if (r <= 0) {
 			r = 1;
 			break;
@@ -443,14 +450,16 @@ static int follow(struct cli *c, const char *id, const char *exec, int sigfd, bo
 
 	for (;;) {
 		long long before = o.at[0] + o.at[1];
+		uint64_t up_since = 0;
 
-		r = read_output(c, id, exec, sigfd, ours, &o, &signals, &e);
+		r = read_output(c, id, exec, sigfd, ours, &o, &signals, &up_since, &e);
 		if (r == 0)
 			return finish(&o);
 		if (r != 1)
 			return r;
 		/* pandad is restarted, perhaps: the command goes on, and so do we. */
-		if (!broken_since || o.at[0] + o.at[1] != before)
+		if (!broken_since || o.at[0] + o.at[1] != before ||
+		    (up_since && mono_ms() - up_since > STEADY_MS))
 			broken_since = mono_ms();
 		if (mono_ms() - broken_since > REATTACH_MS)
 			return cli_say(c, &e);

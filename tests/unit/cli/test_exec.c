@@ -383,6 +383,18 @@ static void a_pandad_that_does_not_come_back_is_given_up(void **state)
 	gives(125, "hi\n", NULL);
 }
 
+static void patience_begins_anew_with_every_restart(void **state)
+{
+	/* The command says little for an hour, and pandad is restarted before and after it. */
+	reply(.request = OUT(0), .events = "");
+	reply(.request = OUT(0), .events = OH, .hold = true);
+	reply(.request = OUT(0), .events = HI EXIT(0));
+	then(.act = LATER, .n = 3600, .when = "oh");
+	then(.act = SERVER_ENDS);
+	panda("exec", "--attach", "7", BOX);
+	gives(0, "hi\n", "oh\n");
+}
+
 static void an_exec_that_is_not_there_is_told_at_once(void **state)
 {
 	bed_refuse(OUT(0), 404, "exec_not_found", "there is no exec 7");
@@ -546,6 +558,7 @@ int main(void)
 	    bed_test(a_stream_that_breaks_goes_on_where_it_was),
 	    bed_test(a_pandad_that_is_restarted_is_waited_for),
 	    bed_test(a_pandad_that_does_not_come_back_is_given_up),
+	    bed_test(patience_begins_anew_with_every_restart),
 	    bed_test(an_exec_that_is_not_there_is_told_at_once),
 	    bed_test(a_signal_ends_only_the_looking_on),
 	    bed_test(attach_with_i_feeds_it),
