@@ -627,9 +627,10 @@ static bool turn(void)
 	p[1] = (struct pollfd){.fd = b.out, .events = POLLIN};
 	p[2] = (struct pollfd){.fd = b.err, .events = POLLIN};
 	p[3] = (struct pollfd){.fd = b.pidfd, .events = POLLIN};
-	p[4] = (struct pollfd){
-	    .fd = bed.in && b.in_at < (bed.in_len ? bed.in_len : strlen(bed.in)) ? b.in : -1,
-	    .events = POLLOUT};
+	p[4] = (struct pollfd){.fd = bed.in && b.in_at < (bed.in_len ? bed.in_len : strlen(bed.in))
+	                                 ? b.in
+	                                 : -1,
+	                       .events = POLLOUT};
 	p[5] = (struct pollfd){.fd = bed.heard_fd, .events = POLLIN};
 	for (size_t i = 0; i < BED_MAX; i++)
 		if (b.conn[i].fd >= 0) {
