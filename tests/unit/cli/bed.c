@@ -617,11 +617,12 @@ static void take_steps(void)
 
 /* ---- the loop ---- */
 
-/* false: the command has ended, and all that it wrote is here. */
+/* false: the command has ended, and all that it wrote and asked for is here. */
 static bool turn(void)
 {
 	struct pollfd p[BED_MAX + 6];
 	size_t n = 6, at[BED_MAX];
+	int ready;
 
 	p[0] = (struct pollfd){.fd = b.listener, .events = POLLIN};
 	p[1] = (struct pollfd){.fd = b.out, .events = POLLIN};
@@ -637,7 +638,8 @@ static bool turn(void)
 			at[n - 6] = i;
 			p[n++] = (struct pollfd){.fd = b.conn[i].fd, .events = POLLIN};
 		}
-	if (poll(p, (nfds_t)n, DEADLINE_MS) == 0)
+	ready = poll(p, (nfds_t)n, DEADLINE_MS);
+	if (ready == 0)
 		return false;
 	if (p[0].revents)
 		take_connection();
@@ -653,7 +655,7 @@ static bool turn(void)
 	if (p[5].revents && !take_output(&bed.heard_fd, &bed.heard, &bed.heard_len))
 		append(&bed.heard, &bed.heard_len, "[closed]", 8);
 	take_steps();
-	return !p[3].revents;
+	return !p[3].revents || ready > 1;
 }
 
 static void collect(uint64_t until)
@@ -668,12 +670,6 @@ static void collect(uint64_t until)
 		if (errno != EINTR)
 			abort();
 	bed.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-	while (b.out >= 0 && bed.out_len < 1 << 28 && take_output(&b.out, &bed.out, &bed.out_len))
-		if (poll(&(struct pollfd){.fd = b.out, .events = POLLIN}, 1, 0) <= 0)
-			break;
-	while (b.err >= 0 && take_output(&b.err, &bed.err, &bed.err_len))
-		if (poll(&(struct pollfd){.fd = b.err, .events = POLLIN}, 1, 0) <= 0)
-			break;
 }
 
 /* Our address is another one each time. */
