@@ -475,12 +475,12 @@ int cli_delete_each(struct cli *c, const char *fmt)
 	if (cli_args(c, 1, -1))
 		return CLI_PANDA;
 	for (int i = 0; i < c->argc; i++)
-		if (cli_call(c, "DELETE", panda_path(fmt, c->argv[i]), NULL, NULL))
+		if (cli_call(c, "DELETE", panda_path(fmt, c->argv[i]), NULL))
 			code = CLI_PANDA;
 	return code;
 }
 
-int cli_call(struct cli *c, const char *method, char *path, json_t *body, json_t **ret)
+static int call(struct cli *c, const char *method, char *path, json_t *body, json_t **ret)
 {
 	autofree char *owned = path;
 	struct panda_error e;
@@ -490,4 +490,20 @@ int cli_call(struct cli *c, const char *method, char *path, json_t *body, json_t
 	if (cli_open(c))
 		return CLI_PANDA;
 	return panda_call(c->panda, method, owned, body, ret, &e) < 0 ? cli_say(c, &e) : 0;
+}
+
+int cli_call(struct cli *c, const char *method, char *path, json_t **ret)
+{
+	return call(c, method, path, NULL, ret);
+}
+
+int cli_send(struct cli *c, const char *method, char *path, json_t *body, json_t **ret)
+{
+	autojson json_t *owned = body;
+
+	if (!owned) {
+		free(path);
+		return cli_bad(c, "what it was told is not UTF-8");
+	}
+	return call(c, method, path, owned, ret);
 }

@@ -175,7 +175,12 @@ long long ji(const json_t *j, const char *key);
  * One call with a path (freed here, NULL: out of memory). 0, or CLI_PANDA after saying why. ret may
  * be NULL.
  */
-int cli_call(struct cli *c, const char *method, char *path, json_t *body, json_t **ret);
+int cli_call(struct cli *c, const char *method, char *path, json_t **ret);
+/*
+ * The same with a body, which is freed here. NULL is what json_pack() makes of a word that is not
+ * UTF-8: nothing is sent then, because a request without its body would be another request.
+ */
+int cli_send(struct cli *c, const char *method, char *path, json_t *body, json_t **ret);
 
 /* DELETE of this path for each argument; at least one. A failure does not keep it from the
  * others. */

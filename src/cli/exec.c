@@ -21,11 +21,12 @@ static const struct cli_opt opts[] = {
     {0},
 };
 
+/* Takes the body. */
 static int detach(struct cli *c, const char *id, json_t *body)
 {
 	autojson json_t *reply = NULL;
 
-	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/execs", id), body, &reply))
+	if (cli_send(c, "POST", panda_path("/v1/sandboxes/%s/execs", id), body, &reply))
 		return CLI_PANDA;
 	return cli_made(c, reply, "id");
 }
@@ -38,8 +39,8 @@ static int send_signal(struct cli *c, const char *id)
 	if (!colon || colon == arg || !colon[1])
 		return cli_bad(c, "--signal wants SIG:EXEC, like TERM:3, not '%.40s'", arg);
 	body = json_pack("{s:s%, s:b}", "signal", arg, (size_t)(colon - arg), "tree", 1);
-	return cli_call(c, "POST", panda_path("/v1/sandboxes/%s/execs/%s/signal", id, colon + 1),
-	                body, NULL);
+	return cli_send(c, "POST", panda_path("/v1/sandboxes/%s/execs/%s/signal", id, colon + 1),
+	                take_ptr(body), NULL);
 }
 
 static int run(struct cli *c)
@@ -75,7 +76,7 @@ static int run(struct cli *c)
 	if (execio_body(c, c->argc, c->argv, &body))
 		return CLI_PANDA;
 	if (detached)
-		return detach(c, id, body);
+		return detach(c, id, take_ptr(body));
 	return execio_run(c, id, body,
 	                  (cli_has(c, 'i') ? EXECIO_STDIN : 0) |
 	                      (cli_has(c, 'n') ? EXECIO_NONE : 0));

@@ -72,7 +72,7 @@ static int run(struct cli *c)
 	for (i = 0; i < c->ngiven; i++)
 		if (c->given[i].key == 'm' && !strchr(c->given[i].arg, '='))
 			return cli_bad(c, "--meta wants KEY=VALUE, not '%.60s'", c->given[i].arg);
-	if (cli_call(c, "GET", path_of(c), NULL, &reply))
+	if (cli_call(c, "GET", path_of(c), &reply))
 		return CLI_PANDA;
 	list = cli_list(reply, "items");
 	if (c->json) {

@@ -8,7 +8,7 @@ static int run(struct cli *c)
 {
 	autojson json_t *me = NULL;
 
-	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/me"), NULL, &me))
+	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/me"), &me))
 		return CLI_PANDA;
 	if (c->json)
 		cli_json(me);

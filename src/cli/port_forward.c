@@ -195,8 +195,7 @@ static int run(struct cli *c)
 		if (!ports_of(c->argv[1 + i], &local[i], &remote[i]))
 			return cli_bad(c, "'%.40s' is not [LOCAL:]REMOTE, like 8080:80",
 			               c->argv[1 + i]);
-	if (cli_first_id(c, id) ||
-	    cli_call(c, "GET", panda_path("/v1/sandboxes/%s", id), NULL, NULL))
+	if (cli_first_id(c, id) || cli_call(c, "GET", panda_path("/v1/sandboxes/%s", id), NULL))
 		return CLI_PANDA;
 	signal(SIGPIPE, SIG_IGN);
 	for (int i = 0; i < n; i++) {

@@ -24,18 +24,18 @@ static int run(struct cli *c)
 	if (cli_num(c, 'a', 1, 65535, &add) || cli_num(c, 'd', 1, 65535, &rm) ||
 	    cli_args(c, 1, 1) || cli_first_id(c, id))
 		return CLI_PANDA;
-	if (rm &&
-	    cli_call(c, "DELETE", panda_path("/v1/sandboxes/%s/ports/%d", id, (int)rm), NULL, NULL))
+	if (rm && cli_call(c, "DELETE", panda_path("/v1/sandboxes/%s/ports/%d", id, (int)rm), NULL))
 		return CLI_PANDA;
 	if (add) {
 		body = json_pack("{s:I, s:s}", "port", (json_int_t)add, "label",
 		                 cli_str(c, KEY_LABEL, "service"));
 		if (!body)
 			return cli_bad(c, "the label is not UTF-8");
-		if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/ports", id), body, NULL))
+		if (cli_send(c, "POST", panda_path("/v1/sandboxes/%s/ports", id), take_ptr(body),
+		             NULL))
 			return CLI_PANDA;
 	}
-	if (cli_call(c, "GET", panda_path("/v1/sandboxes/%s/ports", id), NULL, &reply))
+	if (cli_call(c, "GET", panda_path("/v1/sandboxes/%s/ports", id), &reply))
 		return CLI_PANDA;
 	if (c->json) {
 		cli_json(cli_list(reply, "ports"));

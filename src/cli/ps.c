@@ -15,7 +15,7 @@ static int run(struct cli *c)
 	size_t i;
 
 	if (cli_args(c, 1, 1) || cli_first_id(c, id) ||
-	    cli_call(c, "GET", panda_path("/v1/sandboxes/%s/execs", id), NULL, &reply))
+	    cli_call(c, "GET", panda_path("/v1/sandboxes/%s/execs", id), &reply))
 		return CLI_PANDA;
 	list = cli_list(reply, "items");
 	if (c->json) {

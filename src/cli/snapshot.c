@@ -19,7 +19,7 @@ int cli_snapshot_id(struct cli *c, const char *text, char id[CLI_ID])
 {
 	autojson json_t *reply = NULL;
 
-	if (cli_call(c, "GET", panda_path("/v1/snapshots"), NULL, &reply))
+	if (cli_call(c, "GET", panda_path("/v1/snapshots"), &reply))
 		return CLI_PANDA;
 	return cli_pick(c, cli_list(reply, "snapshots"), "snapshot", text, id);
 }
@@ -54,7 +54,7 @@ static int ls(struct cli *c)
 	    cli_call(c, "GET",
 	             of ? panda_path("/v1/snapshots?sandbox_id=%s", id)
 	                : panda_path("/v1/snapshots"),
-	             NULL, &reply))
+	             &reply))
 		return CLI_PANDA;
 	list = cli_list(reply, "snapshots");
 	if (c->json) {
@@ -84,7 +84,7 @@ static int get(struct cli *c)
 	char id[CLI_ID];
 
 	if (cli_args(c, 1, 1) || cli_snapshot_id(c, c->argv[0], id) ||
-	    cli_call(c, "GET", panda_path("/v1/snapshots/%s", id), NULL, &snap))
+	    cli_call(c, "GET", panda_path("/v1/snapshots/%s", id), &snap))
 		return CLI_PANDA;
 	if (c->json)
 		cli_json(snap);
@@ -102,7 +102,7 @@ static int rm(struct cli *c)
 		return CLI_PANDA;
 	for (int i = 0; i < c->argc; i++)
 		if (cli_snapshot_id(c, c->argv[i], id) ||
-		    cli_call(c, "DELETE", panda_path("/v1/snapshots/%s", id), NULL, NULL))
+		    cli_call(c, "DELETE", panda_path("/v1/snapshots/%s", id), NULL))
 			code = CLI_PANDA;
 	return code;
 }
@@ -221,8 +221,8 @@ static int tree(struct cli *c)
 	json_t *s;
 	size_t i;
 
-	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/snapshots"), NULL, &snaps) ||
-	    cli_call(c, "GET", panda_path("/v1/sandboxes"), NULL, &boxes))
+	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/snapshots"), &snaps) ||
+	    cli_call(c, "GET", panda_path("/v1/sandboxes"), &boxes))
 		return CLI_PANDA;
 	list = cli_list(snaps, "snapshots");
 	if (c->json) {

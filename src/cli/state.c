@@ -22,7 +22,7 @@ static int take(struct cli *c, const char *id, const char *name)
 {
 	autojson json_t *point = NULL;
 
-	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/checkpoints", id),
+	if (cli_send(c, "POST", panda_path("/v1/sandboxes/%s/checkpoints", id),
 	             json_pack("{s:s}", "name", name), &point))
 		return CLI_PANDA;
 	return cli_made(c, point, "id");
@@ -42,7 +42,7 @@ static int checkpoints(struct cli *c)
 		return CLI_PANDA;
 	if (name)
 		return take(c, id, name);
-	if (cli_call(c, "GET", panda_path("/v1/sandboxes/%s/checkpoints", id), NULL, &reply))
+	if (cli_call(c, "GET", panda_path("/v1/sandboxes/%s/checkpoints", id), &reply))
 		return CLI_PANDA;
 	if (c->json) {
 		cli_json(reply);
@@ -92,7 +92,7 @@ static int rewind_run(struct cli *c)
 	body = *to && strlen(to) < 4 && strspn(to, "0123456789") == strlen(to)
 	           ? json_pack("{s:i}", "steps", atoi(to))
 	           : json_pack("{s:s}", "to", to);
-	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/rewind", id), body, &reply))
+	if (cli_send(c, "POST", panda_path("/v1/sandboxes/%s/rewind", id), body, &reply))
 		return CLI_PANDA;
 	if (c->json)
 		cli_json(reply);
@@ -151,7 +151,7 @@ static int diff_run(struct cli *c)
 	if (cli_call(c, "GET",
 	             other[0] ? panda_path("/v1/sandboxes/%s/diff?to=%s&unified=%s", id, other, u)
 	                      : panda_path("/v1/sandboxes/%s/diff?unified=%s", id, u),
-	             NULL, &reply))
+	             &reply))
 		return CLI_PANDA;
 	if (c->json) {
 		cli_json(reply);
@@ -202,7 +202,7 @@ static int merge_run(struct cli *c)
 	bool dry = cli_has(c, KEY_DRY_RUN);
 
 	if (cli_args(c, 2, 2) || cli_first_id(c, id) || cli_id(c, c->argv[0], child) ||
-	    cli_call(c, "POST", panda_path("/v1/sandboxes/%s/merge", id),
+	    cli_send(c, "POST", panda_path("/v1/sandboxes/%s/merge", id),
 	             json_pack("{s:s, s:s, s:b}", "child", child, "conflicts",
 	                       cli_has(c, KEY_THEIRS) ? "theirs" : "stop", "dry_run", dry),
 	             &reply))
@@ -257,9 +257,12 @@ static int race_run(struct cli *c)
 		return CLI_PANDA;
 	}
 	for (int k = 0; k < c->argc; k++)
-		json_array_append_new(commands, json_string(c->argv[k]));
+		if (json_array_append_new(commands, json_string(c->argv[k])) < 0) {
+			json_decref(commands);
+			return cli_bad(c, "command %d is not UTF-8", k + 1);
+		}
 	panda_set_timeout(c->panda, (int)(seconds + 60) * 1000);
-	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/race", id),
+	if (cli_send(c, "POST", panda_path("/v1/sandboxes/%s/race", id),
 	             json_pack("{s:o, s:s, s:I}", "commands", commands, "accept",
 	                       cli_str(c, KEY_ACCEPT, "exit_code == 0"), "timeout_seconds",
 	                       (json_int_t)seconds),
@@ -305,7 +308,7 @@ static int promote_run(struct cli *c)
 	size_t i;
 
 	if (cli_args(c, 1, 1) || cli_first_id(c, id) ||
-	    cli_call(c, "POST", panda_path("/v1/sandboxes/%s/promote", id),
+	    cli_send(c, "POST", panda_path("/v1/sandboxes/%s/promote", id),
 	             json_pack("{s:b}", "cleanup_siblings", cli_has(c, KEY_KILL_OTHERS)), &reply))
 		return CLI_PANDA;
 	if (c->json)

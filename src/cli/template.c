@@ -13,7 +13,7 @@ static int ls(struct cli *c)
 	json_t *v;
 	size_t i;
 
-	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/templates"), NULL, &reply))
+	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/templates"), &reply))
 		return CLI_PANDA;
 	if (c->json) {
 		cli_json(cli_list(reply, "items"));
@@ -41,8 +41,7 @@ static int get(struct cli *c)
 {
 	autojson json_t *v = NULL;
 
-	if (cli_args(c, 1, 1) ||
-	    cli_call(c, "GET", panda_path("/v1/templates/%s", c->argv[0]), NULL, &v))
+	if (cli_args(c, 1, 1) || cli_call(c, "GET", panda_path("/v1/templates/%s", c->argv[0]), &v))
 		return CLI_PANDA;
 	cli_json(v);
 	return CLI_OK;

@@ -173,7 +173,7 @@ static int watch(struct cli *c, const char *id)
 	autojson json_t *b = NULL;
 
 	if (follow(c, id, true) ||
-	    cli_call(c, "GET", panda_path("/v1/templates/builds/%s", id), NULL, &b))
+	    cli_call(c, "GET", panda_path("/v1/templates/builds/%s", id), &b))
 		return CLI_PANDA;
 	if (c->json)
 		cli_json(b);
@@ -279,7 +279,8 @@ int cmd_template_save(struct cli *c)
 	body = json_pack("{s:s, s:b}", "name", c->argv[1], "replace", cli_has(c, KEY_REPLACE));
 	if (!body)
 		return cli_bad(c, "the name is not UTF-8");
-	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/save-as-template", id), body, &v))
+	if (cli_send(c, "POST", panda_path("/v1/sandboxes/%s/save-as-template", id), take_ptr(body),
+	             &v))
 		return CLI_PANDA;
 	return cli_made(c, v, "name");
 }
@@ -292,8 +293,7 @@ int cmd_template_builds(struct cli *c)
 	json_t *v;
 	size_t i;
 
-	if (cli_args(c, 0, 0) ||
-	    cli_call(c, "GET", panda_path("/v1/templates/builds"), NULL, &reply))
+	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/templates/builds"), &reply))
 		return CLI_PANDA;
 	if (c->json) {
 		cli_json(cli_list(reply, "items"));

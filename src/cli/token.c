@@ -28,7 +28,7 @@ static int create(struct cli *c)
 	    (tenant && json_object_set_new(body, "tenant", json_string(tenant)) < 0) ||
 	    (scope && json_object_set_new(body, "scopes", json_pack("[s]", scope)) < 0))
 		return cli_bad(c, "names must be UTF-8");
-	if (cli_call(c, "POST", panda_path("/v1/me/tokens"), body, &t))
+	if (cli_send(c, "POST", panda_path("/v1/me/tokens"), take_ptr(body), &t))
 		return CLI_PANDA;
 	if (c->json) {
 		cli_json(t);
@@ -49,7 +49,7 @@ static int ls(struct cli *c)
 	json_t *v;
 	size_t i;
 
-	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/me/tokens"), NULL, &reply))
+	if (cli_args(c, 0, 0) || cli_call(c, "GET", panda_path("/v1/me/tokens"), &reply))
 		return CLI_PANDA;
 	list = cli_list(reply, "items");
 	if (c->json) {

@@ -27,7 +27,8 @@ static int run(struct cli *c)
 	if (cli_first_id(c, id))
 		return CLI_PANDA;
 	body = json_pack("{s:I, s:I}", "port", (json_int_t)port, "ttl_seconds", (json_int_t)ttl);
-	if (cli_call(c, "POST", panda_path("/v1/sandboxes/%s/preview-token", id), body, &reply))
+	if (cli_send(c, "POST", panda_path("/v1/sandboxes/%s/preview-token", id), take_ptr(body),
+	             &reply))
 		return CLI_PANDA;
 	url = js(reply, "url");
 	if (c->json)

@@ -77,7 +77,7 @@ static int create(struct cli *c)
 		return cli_bad(c, "the name is not UTF-8");
 	if (mb)
 		json_object_set_new(body, "size_mb", json_integer(mb));
-	if (cli_call(c, "POST", panda_path("/v1/volumes"), take_ptr(body), &v))
+	if (cli_send(c, "POST", panda_path("/v1/volumes"), take_ptr(body), &v))
 		return CLI_PANDA;
 	return said(c, v);
 }
@@ -91,7 +91,7 @@ static int resize(struct cli *c)
 		return CLI_PANDA;
 	if (!mb)
 		return cli_bad(c, "how large shall it be? Say so with --size MIB");
-	if (cli_call(c, "PATCH", panda_path("/v1/volumes/%s", c->argv[0]),
+	if (cli_send(c, "PATCH", panda_path("/v1/volumes/%s", c->argv[0]),
 	             json_pack("{s:I}", "size_mb", (json_int_t)mb), &v))
 		return CLI_PANDA;
 	return said(c, v);
@@ -102,7 +102,7 @@ static int snapshot(struct cli *c)
 	autojson json_t *v = NULL;
 
 	if (cli_args(c, 1, 2) ||
-	    cli_call(c, "POST", panda_path("/v1/volumes/%s/snapshots", c->argv[0]),
+	    cli_send(c, "POST", panda_path("/v1/volumes/%s/snapshots", c->argv[0]),
 	             json_pack("{s:s*}", "name", c->argc > 1 ? c->argv[1] : NULL), &v))
 		return CLI_PANDA;
 	return said(c, v);
@@ -144,7 +144,7 @@ static int ls(struct cli *c)
 	             c->argc ? panda_path("/v1/volumes/%s/snapshots", c->argv[0])
 	                     : panda_path(cli_has(c, KEY_ALL) ? "/v1/volumes?snapshots=1"
 	                                                      : "/v1/volumes"),
-	             NULL, &reply))
+	             &reply))
 		return CLI_PANDA;
 	if (!c->json)
 		return show(cli_list(reply, "items"));
@@ -156,8 +156,7 @@ static int get(struct cli *c)
 {
 	autojson json_t *v = NULL, *list = NULL;
 
-	if (cli_args(c, 1, 1) ||
-	    cli_call(c, "GET", panda_path("/v1/volumes/%s", c->argv[0]), NULL, &v))
+	if (cli_args(c, 1, 1) || cli_call(c, "GET", panda_path("/v1/volumes/%s", c->argv[0]), &v))
 		return CLI_PANDA;
 	list = json_pack("[O]", v);
 	if (!c->json)
@@ -175,7 +174,7 @@ static int attach(struct cli *c)
 		return CLI_PANDA;
 	body = cli_volume(c, c->argv[0]);
 	if (!body ||
-	    cli_call(c, "POST", panda_path("/v1/sandboxes/%s/volumes", id), take_ptr(body), &list))
+	    cli_send(c, "POST", panda_path("/v1/sandboxes/%s/volumes", id), take_ptr(body), &list))
 		return CLI_PANDA;
 	if (c->json)
 		cli_json(list);
@@ -192,7 +191,7 @@ static int detach(struct cli *c)
 	             panda_path(cli_has(c, 'f') ? "/v1/sandboxes/%s/volumes/%s?force=1"
 	                                        : "/v1/sandboxes/%s/volumes/%s",
 	                        id, c->argv[0]),
-	             NULL, &reply))
+	             &reply))
 		return CLI_PANDA;
 	return CLI_OK;
 }

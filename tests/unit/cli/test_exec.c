@@ -70,6 +70,18 @@ static void a_command_is_wanted(void **state)
 	fails(125, "panda exec: it wants [OPTION]... ID [--] COMMAND...\n");
 }
 
+static void words_that_are_not_utf8_are_refused(void **state)
+{
+	panda("exec", BOX, "\xff");
+	fails(125, "the command is not UTF-8");
+	panda("exec", BOX, "a", "\xff");
+	fails(125, "argument 1 is not UTF-8");
+	panda("exec", "-u", "\xff", BOX, "a");
+	fails(125, "names must be UTF-8");
+	panda("exec", "--signal", "TE\xff:3", BOX);
+	fails(125, "is not UTF-8");
+}
+
 /* ---- output and exit codes ---- */
 
 static void the_exit_code_of_the_command_is_ours(void **state)
@@ -530,6 +542,7 @@ int main(void)
 	    bed_test(the_environment_directory_user_and_time_are_said),
 	    bed_test(a_sandbox_is_found_by_its_name),
 	    bed_test(a_command_is_wanted),
+	    bed_test(words_that_are_not_utf8_are_refused),
 	    bed_test(the_exit_code_of_the_command_is_ours),
 	    bed_test(a_timeout_is_124),
 	    bed_test(output_is_passed_on_byte_for_byte),

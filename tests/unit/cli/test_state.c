@@ -65,6 +65,20 @@ static void a_rewind_that_is_refused_is_told(void **state)
 	fails(125, "panda rewind: what is '2' for?");
 }
 
+static void words_that_are_not_utf8_never_become_another_request(void **state)
+{
+	panda("rewind", BOX, "\xff");
+	fails(125, "is not UTF-8");
+	panda("checkpoints", BOX, "--name", "\xff");
+	fails(125, "is not UTF-8");
+	panda("race", BOX, "a", "\xff");
+	fails(125, "is not UTF-8");
+	panda("race", "--accept", "\xff", BOX, "a");
+	fails(125, "is not UTF-8");
+	panda("volume", "snapshot", "data", "\xff");
+	fails(125, "is not UTF-8");
+}
+
 /* ---- diff, merge ---- */
 
 static void diff_has_a_sign_for_what_happened_to_each_file(void **state)
@@ -350,6 +364,7 @@ int main(void)
 	    bed_test(a_checkpoint_is_taken_by_its_name),
 	    bed_test(rewind_goes_back_by_steps_or_to_a_name),
 	    bed_test(a_rewind_that_is_refused_is_told),
+	    bed_test(words_that_are_not_utf8_never_become_another_request),
 	    bed_test(diff_has_a_sign_for_what_happened_to_each_file),
 	    bed_test(diff_with_lines_shows_them_below_their_file),
 	    bed_test(on_a_terminal_the_lines_of_a_diff_are_harmless),
