@@ -273,7 +273,7 @@ static int race_run(struct cli *c)
 	} else {
 		json_array_foreach(json_object_get(reply, "outcomes"), i, o)
 			fprintf(stderr, "%-6s %s\n", js(o, "state"), c->argv[i]);
-		fputs(js(json_object_get(reply, "result"), "stdout"), stderr);
+		show_said(js(json_object_get(reply, "result"), "stdout"), stderr);
 		if (*js(json_object_get(reply, "winner"), "id"))
 			printf("%s\n", js(json_object_get(reply, "winner"), "id"));
 	}

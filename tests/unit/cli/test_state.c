@@ -167,6 +167,17 @@ static void a_race_that_nobody_won_is_one(void **state)
 	gives(1, "{\n  \"winner\": null\n}\n", "");
 }
 
+static void what_the_winner_wrote_is_harmless_on_a_terminal(void **state)
+{
+	bed.tty = true;
+	answer("POST " OF_BOX "/race",
+	       "{'winner':{'id':'w'},'result':{'stdout':'\\u001b[2Jdone\\n'}}");
+	panda("race", BOX, "a");
+	assert_int_equal(bed.code, 0);
+	assert_non_null(strstr(bed.out, "?[2Jdone"));
+	assert_null(strchr(bed.out, '\033'));
+}
+
 static void a_race_has_one_to_sixteen_commands(void **state)
 {
 	panda("race", BOX);
@@ -373,6 +384,7 @@ int main(void)
 	    bed_test(merge_can_take_theirs_and_only_say_what_it_would_do),
 	    bed_test(race_prints_the_winner_and_tells_how_all_did),
 	    bed_test(a_race_that_nobody_won_is_one),
+	    bed_test(what_the_winner_wrote_is_harmless_on_a_terminal),
 	    bed_test(a_race_has_one_to_sixteen_commands),
 	    bed_test(promote_prints_whom_it_killed),
 	    bed_test(a_snapshot_is_made_with_or_without_a_name),
