@@ -300,6 +300,19 @@ static const struct cli_opt promote_opts[] = {
     {0},
 };
 
+static void print_failures(const json_t *failures)
+{
+	char shown[300];
+	const char *id;
+	json_t *why;
+
+	json_object_foreach((json_t *)failures, id, why) {
+		show_clean(json_is_string(why) ? json_string_value(why) : "?", shown,
+		           sizeof(shown));
+		cli_die("cannot kill %s: %s", id, shown);
+	}
+}
+
 static int promote_run(struct cli *c)
 {
 	autojson json_t *reply = NULL;
@@ -316,6 +329,8 @@ static int promote_run(struct cli *c)
 	else
 		json_array_foreach(json_object_get(reply, "deleted"), i, gone)
 			printf("%s\n", json_string_value(gone));
+	if (!c->json)
+		print_failures(json_object_get(reply, "failures"));
 	return json_object_size(json_object_get(reply, "failures")) ? 1 : CLI_OK;
 }
 

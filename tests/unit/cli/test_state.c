@@ -199,6 +199,14 @@ static void promote_prints_whom_it_killed(void **state)
 	sent(0, "{'cleanup_siblings':false}");
 }
 
+static void promote_says_whom_it_could_not_kill_and_why(void **state)
+{
+	answer("POST " OF_BOX "/promote",
+	       "{'deleted':['a'],'failures':{'b':'it is being forked'}}");
+	panda("promote", "--kill-others", BOX);
+	gives(1, "a\n", "panda: cannot kill b: it is being forked\n");
+}
+
 /* ---- snapshots ---- */
 
 #define SNAPS                                                                                  \
@@ -387,6 +395,7 @@ int main(void)
 	    bed_test(what_the_winner_wrote_is_harmless_on_a_terminal),
 	    bed_test(a_race_has_one_to_sixteen_commands),
 	    bed_test(promote_prints_whom_it_killed),
+	    bed_test(promote_says_whom_it_could_not_kill_and_why),
 	    bed_test(a_snapshot_is_made_with_or_without_a_name),
 	    bed_test(snapshots_are_a_table_or_those_of_one_sandbox),
 	    bed_test(a_snapshot_is_found_by_name_or_beginning),
