@@ -120,6 +120,7 @@ static int export_to(struct cli *c)
 	autofree char *path = NULL;
 	struct panda_error e;
 	char id[CLI_ID];
+	bool ours;
 	FILE *f;
 	int r;
 
@@ -133,15 +134,15 @@ static int export_to(struct cli *c)
 		return cli_die("cannot make %s: %s", file, strerror(errno));
 	panda_set_timeout(c->panda, 60 * 60 * 1000);
 	r = panda_download(c->panda, path, to_file, f, &e);
-	if (fflush(f) != 0 && r == 0)
-		r = -EIO;
+	/* Our disk, and not what the server said: its errors may be EIO, too. */
+	ours = r == 0 ? fflush(f) != 0 : !strcmp(e.code, "stopped");
 	if (f != stdout)
 		fclose(f);
-	if (r == 0)
+	if (r == 0 && !ours)
 		return CLI_OK;
 	if (f != stdout)
 		remove(file); /* half a snapshot is none */
-	return r == -EIO ? cli_die("cannot write %s", file) : cli_say(c, &e);
+	return ours ? cli_die("cannot write %s", file) : cli_say(c, &e);
 }
 
 static ssize_t from_file(void *arg, void *buf, size_t n)

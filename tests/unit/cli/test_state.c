@@ -346,6 +346,15 @@ static void half_an_export_is_none(void **state)
 	assert_null(bed_content("out.tar", NULL));
 }
 
+static void an_export_that_the_server_fails_is_not_blamed_on_our_disk(void **state)
+{
+	answer("GET /v1/snapshots", SNAPS);
+	bed_refuse("GET /v1/snapshots/aa11/export", 500, "internal", "a layer is damaged");
+	panda("snapshot", "export", "ready", "out.tar");
+	fails(125, "panda: a layer is damaged\n");
+	assert_null(bed_content("out.tar", NULL));
+}
+
 static void import_sends_a_file_or_stdin(void **state)
 {
 	bed_file("in.tar", "data", 0, 0600);
@@ -405,6 +414,7 @@ int main(void)
 	    bed_test(export_writes_a_new_file),
 	    bed_test(export_to_stdout_is_for_pipes),
 	    bed_test(half_an_export_is_none),
+	    bed_test(an_export_that_the_server_fails_is_not_blamed_on_our_disk),
 	    bed_test(import_sends_a_file_or_stdin),
 	    bed_test(an_import_that_is_refused_is_told),
 	};
