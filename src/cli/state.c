@@ -261,7 +261,9 @@ static int race_run(struct cli *c)
 			json_decref(commands);
 			return cli_bad(c, "command %d is not UTF-8", k + 1);
 		}
-	panda_set_timeout(c->panda, (int)(seconds + 60) * 1000);
+	/* What no int can count takes weeks: then for ever. */
+	panda_set_timeout(c->panda,
+	                  seconds < INT_MAX / 1000 - 60 ? (int)(seconds + 60) * 1000 : -1);
 	if (cli_send(c, "POST", panda_path("/v1/sandboxes/%s/race", id),
 	             json_pack("{s:o, s:s, s:I}", "commands", commands, "accept",
 	                       cli_str(c, KEY_ACCEPT, "exit_code == 0"), "timeout_seconds",

@@ -167,6 +167,14 @@ static void a_race_that_nobody_won_is_one(void **state)
 	gives(1, "{\n  \"winner\": null\n}\n", "");
 }
 
+static void a_race_may_last_a_month(void **state)
+{
+	answer("POST " OF_BOX "/race", "{'winner':{'id':'w'}}");
+	panda("race", "--timeout", "30d", BOX, "a");
+	gives(0, "w\n", "");
+	sent(0, "{'commands':['a'],'accept':'exit_code == 0','timeout_seconds':2592000}");
+}
+
 static void what_the_winner_wrote_is_harmless_on_a_terminal(void **state)
 {
 	bed.tty = true;
@@ -401,6 +409,7 @@ int main(void)
 	    bed_test(merge_can_take_theirs_and_only_say_what_it_would_do),
 	    bed_test(race_prints_the_winner_and_tells_how_all_did),
 	    bed_test(a_race_that_nobody_won_is_one),
+	    bed_test(a_race_may_last_a_month),
 	    bed_test(what_the_winner_wrote_is_harmless_on_a_terminal),
 	    bed_test(a_race_has_one_to_sixteen_commands),
 	    bed_test(promote_prints_whom_it_killed),
