@@ -171,14 +171,21 @@ static int follow(struct cli *c, const char *id, bool stay)
 static int watch(struct cli *c, const char *id)
 {
 	autojson json_t *b = NULL;
+	char why[1024];
 
 	if (follow(c, id, true) ||
 	    cli_call(c, "GET", panda_path("/v1/templates/builds/%s", id), &b))
 		return CLI_PANDA;
 	if (c->json)
 		cli_json(b);
-	if (!strcmp(js(b, "status"), "failed"))
-		return cli_die("%s", js(b, "error"));
+	if (!strcmp(js(b, "status"), "failed")) {
+		show_clean(js(b, "error"), why, sizeof(why)); /* its commands had a say in it */
+		return cli_die("%s", why);
+	}
+	if (strcmp(js(b, "status"), "done") != 0) /* pandad left, perhaps */
+		return cli_die("the log ended before the build did: `panda template logs %s` goes "
+		               "on",
+		               id);
 	return CLI_OK;
 }
 

@@ -332,6 +332,19 @@ static void a_build_that_failed_says_why(void **state)
 	gives(125, "step 1\nstep 2\n", "panda: build b1\npanda: line 2: exit code 1\n");
 }
 
+static void a_build_whose_log_ends_too_early_is_not_called_done(void **state)
+{
+	bed_file("Dockerfile", "FROM base\n", 0, 0600);
+	answer(BUILD, "{'id':'b1'}");
+	reply(.request = LOG, .events = "data: {'line':'step 1'}\n\n");
+	answer(STATUS, "{'id':'b1','status':'running'}");
+	panda("template", "build", "mine");
+	gives(
+	    125, "step 1\n",
+	    "panda: build b1\npanda: the log ended before the build did: `panda template logs b1` "
+	    "goes on\n");
+}
+
 static void with_json_the_log_is_on_stderr_and_the_build_on_stdout(void **state)
 {
 	bed_file("Dockerfile", "FROM base\n", 0, 0600);
@@ -416,6 +429,7 @@ int main(void)
 	    bed_test(a_context_that_is_not_there_sends_nothing),
 	    bed_test(a_context_that_is_too_large_names_the_remedy),
 	    bed_test(a_build_that_failed_says_why),
+	    bed_test(a_build_whose_log_ends_too_early_is_not_called_done),
 	    bed_test(with_json_the_log_is_on_stderr_and_the_build_on_stdout),
 	    bed_test(a_detached_build_is_a_number),
 	    bed_test(logs_of_a_build_are_read_to_their_end),
