@@ -10,7 +10,7 @@ static int run(struct cli *c)
 	autojson json_t *reply = NULL;
 	const json_t *list;
 	struct table t;
-	char id[CLI_ID], size[16];
+	char id[CLI_ID], size[16], command[101];
 	json_t *x;
 	size_t i;
 
@@ -36,7 +36,8 @@ static int run(struct cli *c)
 		else
 			table_add(&t, "exit %lld", ji(x, "exit_code"));
 		table_add(&t, "%s", size);
-		table_add(&t, "%.100s", js(x, "command"));
+		show_clean(js(x, "command"), command, sizeof(command)); /* cut between characters */
+		table_add(&t, "%s", command);
 	}
 	table_print(&t, stdout);
 	table_fini(&t);

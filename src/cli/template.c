@@ -9,7 +9,7 @@ static int ls(struct cli *c)
 {
 	autojson json_t *reply = NULL;
 	struct table t;
-	char size[16];
+	char size[16], text[61];
 	json_t *v;
 	size_t i;
 
@@ -30,7 +30,8 @@ static int ls(struct cli *c)
 		table_add(&t, "%s", size);
 		table_add(&t, "%s", js(v, "runner"));
 		table_add(&t, "%s", json_is_true(json_object_get(v, "baked")) ? "yes" : "no");
-		table_add(&t, "%.60s", *what ? what : js(v, "label"));
+		show_clean(*what ? what : js(v, "label"), text, sizeof(text));
+		table_add(&t, "%s", text);
 	}
 	table_print(&t, stdout);
 	table_fini(&t);

@@ -296,7 +296,7 @@ int cmd_template_builds(struct cli *c)
 {
 	autojson json_t *reply = NULL;
 	struct table t;
-	char age[16];
+	char age[16], why[81];
 	json_t *v;
 	size_t i;
 
@@ -313,7 +313,8 @@ int cmd_template_builds(struct cli *c)
 		table_add(&t, "%s", js(v, "name"));
 		table_add(&t, "%s", js(v, "status"));
 		table_add(&t, "%s", age);
-		table_add(&t, "%.80s", js(v, "error"));
+		show_clean(js(v, "error"), why, sizeof(why));
+		table_add(&t, "%s", why);
 	}
 	table_print(&t, stdout);
 	table_fini(&t);

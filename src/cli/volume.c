@@ -55,7 +55,7 @@ static void holders(const json_t *v, char *buf, size_t n)
 	json_array_foreach(list, i, id)
 		if (at < n)
 			at += (size_t)snprintf(buf + at, n - at, "%s%.8s", i ? "," : "",
-			                       json_string_value(id));
+			                       json_is_string(id) ? json_string_value(id) : "?");
 }
 
 /* What came of it: its name, or all of it. */

@@ -534,6 +534,19 @@ static void ps_says_how_each_command_is_doing(void **state)
 	prints("[{'id':'1'}]");
 }
 
+static void a_long_command_is_cut_between_characters(void **state)
+{
+	char x[100], list[512];
+
+	memset(x, 'x', 99);
+	x[99] = 0;
+	snprintf(list, sizeof(list), "[{'id':'1','command':'%s\xc3\xbcyz'}]", x);
+	answer("GET /v1/sandboxes/" BOX "/execs", list);
+	panda("ps", BOX);
+	assert_non_null(strstr(bed.out, x));
+	assert_null(strchr(bed.out, '?'));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -583,6 +596,7 @@ int main(void)
 	    bed_test(a_sandbox_that_run_could_not_kill_is_named),
 	    bed_test(run_that_gets_no_sandbox_runs_nothing),
 	    bed_test(ps_says_how_each_command_is_doing),
+	    bed_test(a_long_command_is_cut_between_characters),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,6 +39,26 @@ static void sizes_are_numbers_and_resize_wants_one(void **state)
 	sent(0, "{'size_mb':2}");
 }
 
+static void volumes_are_listed_with_those_who_use_them(void **state)
+{
+	answer("GET /v1/volumes",
+	       "{'items':[{'name':'data','kind':'volume','size_mb':256,'used_bytes':1536,"
+	       "'created_at':'2025-12-31T23:58:00Z','mounted_by':['" BOX "','" BOX2 "']},"
+	       "{'name':'odd','mounted_by':[7]}]}");
+	panda("volume", "ls");
+	gives(0,
+	      "NAME  KIND    SIZE  USED  AGE  SANDBOXES\n"
+	      "data  volume  256M  1.5K  2m   3f2a0000,77bc0000\n"
+	      "odd           0     0     -    ?\n",
+	      "");
+	answer("GET /v1/volumes?snapshots=1", "{'items':[]}");
+	panda("volume", "ls", "--all", "--json");
+	prints("[]");
+	answer("GET /v1/volumes/data/snapshots", "{'items':[{'name':'data@1'}]}");
+	panda("volume", "ls", "data");
+	gives(0, "NAME    KIND  SIZE  USED  AGE  SANDBOXES\ndata@1        0     0     -    \n", "");
+}
+
 static void a_volume_with_many_users_is_still_one_line(void **state)
 {
 	char list[4096] = "{'items':[{'name':'x','mounted_by':[";
@@ -411,6 +431,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    bed_test(a_volume_has_a_size_unless_it_is_a_copy),
 	    bed_test(sizes_are_numbers_and_resize_wants_one),
+	    bed_test(volumes_are_listed_with_those_who_use_them),
 	    bed_test(a_volume_with_many_users_is_still_one_line),
 	    bed_test(get_shows_one_volume),
 	    bed_test(a_snapshot_of_a_volume_may_have_a_name),
