@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "cli/show.h"
 
 enum {
 	STDIN_INLINE = 256 * 1024, /* as much goes along with the request */
@@ -184,8 +185,13 @@ static void take_event(struct output *o, const struct panda_event *ev)
 	size_t n;
 
 	if (err || !strcmp(ev->name, "stdout")) {
-		if (chunk_of(j, &p, &n, &owned) < 0)
+		if (chunk_of(j, &p, &n, &owned) < 0) {
+			o->ended = true;
+			o->code = CLI_PANDA;
+			snprintf(o->text, sizeof(o->text),
+			         "the server sent output that cannot be read");
 			return;
+		}
 		if (json_is_integer(json_object_get(j, "offset")))
 			o->at[err] = ji(j, "offset") + (long long)n;
 		if (io_write_full(err ? 2 : 1, p, n) < 0)
@@ -201,7 +207,7 @@ static void take_event(struct output *o, const struct panda_event *ev)
 	} else if (!strcmp(ev->name, "error")) {
 		o->ended = true;
 		o->code = CLI_PANDA;
-		snprintf(o->text, sizeof(o->text), "%s", js(j, "error"));
+		show_clean(js(j, "error"), o->text, sizeof(o->text));
 	}
 }
 

@@ -117,6 +117,13 @@ static void output_is_passed_on_byte_for_byte(void **state)
 	assert_memory_equal(bed.out, want, sizeof(want));
 }
 
+static void output_that_cannot_be_decoded_is_not_left_out_in_silence(void **state)
+{
+	reply(.request = STREAM, .events = "event: stdout\ndata: {'chunk_b64':'!!!!'}\n\n" EXIT(0));
+	panda("exec", BOX, "cat x");
+	fails(125, "panda: ");
+}
+
 static void an_error_in_the_stream_is_told(void **state)
 {
 	reply(.request = STREAM,
@@ -559,6 +566,7 @@ int main(void)
 	    bed_test(the_exit_code_of_the_command_is_ours),
 	    bed_test(a_timeout_is_124),
 	    bed_test(output_is_passed_on_byte_for_byte),
+	    bed_test(output_that_cannot_be_decoded_is_not_left_out_in_silence),
 	    bed_test(an_error_in_the_stream_is_told),
 	    bed_test(an_error_instead_of_a_stream_tells_the_next_step),
 	    bed_test(a_stream_that_ends_before_the_command_is_a_failure),
