@@ -357,7 +357,6 @@ static int put(struct copy *k, const char *from, const char *to)
 		inside = join(k, to, base_name(from));
 		if (!inside)
 			return CLI_PANDA;
-		inside[strcspn(inside, "\n")] = 0;
 		while (inside[strlen(inside) - 1] == '/')
 			inside[strlen(inside) - 1] = 0;
 	}

@@ -89,6 +89,34 @@ static void into_a_directory_a_file_keeps_its_name(void **state)
 	gives(0, "", "");
 }
 
+static void odd_names_stay_as_they_are(void **state)
+{
+	static const struct {
+		const char *name, *sent;
+	} odd[] = {
+	    {"a b", "a%20b"},
+	    {"a&b=c?d#e", "a%26b%3Dc%3Fd%23e"},
+	    {"100%", "100%25"},
+	    {"line\nend", "line%0Aend"},
+	    {"\xc3\xbc", "%C3%BC"},
+	    {"\xff", "%FF"},
+	    {"'quoted'", "%27quoted%27"},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
+		char request[256], path[64];
+
+		bed_file(odd[i].name, "x", 0, 0644);
+		snprintf(request, sizeof(request), "PUT " FS "?path=%%2Ftmp%%2F%s&mode=0644",
+		         odd[i].sent);
+		snprintf(path, sizeof(path), "./%s", odd[i].name);
+		answer(STAT("%2Ftmp"), "{'is_dir':true}");
+		answer(request, "{}");
+		panda("cp", path, BOX ":/tmp");
+		gives(0, "", "");
+	}
+}
+
 static void a_colon_behind_a_slash_is_no_sandbox(void **state)
 {
 	bed_file("a:b", "x", 0, 0644);
@@ -414,6 +442,7 @@ int main(void)
 	    bed_test(an_empty_file_is_a_file_too),
 	    bed_test(a_large_file_arrives_whole),
 	    bed_test(into_a_directory_a_file_keeps_its_name),
+	    bed_test(odd_names_stay_as_they_are),
 	    bed_test(a_colon_behind_a_slash_is_no_sandbox),
 	    bed_test(stdin_goes_in_without_a_known_length),
 	    bed_test(a_directory_goes_in_with_all_that_is_in_it),
