@@ -417,7 +417,7 @@ static int run(struct cli *c)
 	if (remote_of(&k, is_remote(from) ? from : to, &path))
 		return CLI_PANDA;
 	r = is_remote(from) ? get(&k, path, to) : put(&k, from, path);
-	if (c->json) {
+	if (c->json && !(is_remote(from) && !strcmp(to, "-"))) { /* that is the file's */
 		autojson json_t *j =
 		    json_pack("{s:I, s:i}", "files", (json_int_t)k.files, "failed", k.failed);
 		cli_json(j);

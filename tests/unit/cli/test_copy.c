@@ -298,6 +298,20 @@ static void half_a_file_is_none_and_the_old_one_stays(void **state)
 	assert_int_equal(bed_entries("."), 1);
 }
 
+static void a_dash_is_stdout(void **state)
+{
+	reply(.request = READ("%2Fx"), .bytes = "data");
+	panda("cp", BOX ":/x", "-");
+	gives(0, "data", "");
+	reply(.request = READ("%2Fx"), .bytes = "data");
+	panda("cp", "--json", BOX ":/x", "-");
+	gives(0, "data", ""); /* and nothing behind it that the file does not have */
+	bed.full = true;
+	reply(.request = READ("%2Fx"), .bytes = "data");
+	panda("cp", BOX ":/x", "-");
+	fails(125, "panda: cannot write standard output: No space left on device\n");
+}
+
 static void a_device_that_was_named_is_written_to(void **state)
 {
 	answer(STAT("%2Fx"), "{}");
@@ -458,6 +472,7 @@ int main(void)
 	    bed_test(out_into_a_directory_it_keeps_its_name),
 	    bed_test(a_file_that_was_there_is_replaced_in_one_step),
 	    bed_test(half_a_file_is_none_and_the_old_one_stays),
+	    bed_test(a_dash_is_stdout),
 	    bed_test(a_device_that_was_named_is_written_to),
 	    bed_test(a_directory_that_is_not_there_is_named),
 	    bed_test(a_directory_comes_out_with_all_that_is_in_it),
