@@ -252,6 +252,25 @@ static mode_t perm_of(const json_t *info, mode_t usual)
 	return *perm ? (mode_t)strtoul(perm, NULL, 8) : usual;
 }
 
+/* In place of what is there, unless that is a directory. 0, or -1 and errno. */
+static int get_link(const char *target, int dirfd, const char *name)
+{
+	char temp[64];
+	int saved;
+
+	if (symlinkat(target, dirfd, name) == 0)
+		return 0;
+	snprintf(temp, sizeof(temp), ".panda-cp.%d.link", (int)getpid());
+	if (errno != EEXIST || symlinkat(target, dirfd, temp) < 0)
+		return -1;
+	if (renameat(dirfd, temp, dirfd, name) == 0)
+		return 0;
+	saved = errno;
+	unlinkat(dirfd, temp, 0);
+	errno = saved;
+	return -1;
+}
+
 static int get_dir(struct copy *k, const char *from, int parent, const char *name, bool named,
                    mode_t mode, int depth);
 
@@ -266,7 +285,7 @@ static int get_entry(struct copy *k, const char *dir, int dirfd, const json_t *e
 	if (!from)
 		return CLI_PANDA;
 	if (*kind == 'l') {
-		if (symlinkat(js(entry, "target"), dirfd, name) < 0 && errno != EEXIST)
+		if (get_link(js(entry, "target"), dirfd, name) < 0)
 			return complain(k, "write", name, errno);
 		return 0;
 	}

@@ -397,6 +397,31 @@ static void a_link_of_a_guest_is_not_followed(void **state)
 	assert_string_equal(bed_content("here/m", NULL), "data"); /* in place of the link */
 }
 
+static void a_link_that_changed_inside_changes_here(void **state)
+{
+	bed_mkdir("here");
+	link_to("old", "here/l");
+	bed_file("here/was-a-file", "x", 0, 0644);
+	answer(STAT("%2Fd%2F."), "{'is_dir':true}");
+	answer(LIST_OF("%2Fd%2F."), "{'entries':[{'name':'l','mode':'l','target':'new'},"
+	                            "{'name':'was-a-file','mode':'l','target':'new'}]}");
+	panda("cp", "-r", BOX ":/d/.", "here");
+	gives(0, "", "");
+	assert_string_equal(link_at("here/l"), "new");
+	assert_string_equal(link_at("here/was-a-file"), "new");
+	assert_int_equal(bed_entries("here"), 2);
+}
+
+static void a_link_does_not_replace_a_directory(void **state)
+{
+	bed_mkdir("here/l");
+	answer(STAT("%2Fd%2F."), "{'is_dir':true}");
+	answer(LIST_OF("%2Fd%2F."), "{'entries':[{'name':'l','mode':'l','target':'new'}]}");
+	panda("cp", "-r", BOX ":/d/.", "here");
+	fails(125, "panda: cannot write l: Is a directory\n");
+	assert_int_equal(bed_entries("here"), 1);
+}
+
 static void an_error_deep_inside_is_told(void **state)
 {
 	answer(STAT("%2Fd"), "{'is_dir':true}");
@@ -479,6 +504,8 @@ int main(void)
 	    bed_test(a_directory_comes_out_below_one_that_is_there),
 	    bed_test(names_of_guests_do_not_lead_out_of_the_directory),
 	    bed_test(a_link_of_a_guest_is_not_followed),
+	    bed_test(a_link_that_changed_inside_changes_here),
+	    bed_test(a_link_does_not_replace_a_directory),
 	    bed_test(an_error_deep_inside_is_told),
 	    bed_test(a_file_that_cannot_come_out_does_not_keep_the_others_inside),
 	    bed_test(exactly_one_side_is_in_a_sandbox),
