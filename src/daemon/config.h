@@ -18,7 +18,7 @@ struct config {
 	size_t nlisten;
 	char *data_dir, *run_dir, *engine, *kernel, *vmm, *vmlinux, *upper_image, *cgroup_parent;
 	char *tls_cert, *tls_key, *preview_suffix, *public_url;
-	char *log; /* as log_filter_parse() reads it */
+	char *log;                       /* as log_filter_parse() reads it */
 	char *net_pool, *wan, *resolver; /* resolver: one address, or several with spaces between */
 	int64_t sandboxes_max, memory_reserve_mb, disk_reserve_mb, idle_seconds, silent_seconds,
 	    build_seconds, prepare_ahead, threads, rate_per_second, rate_burst, connections_max,

@@ -153,8 +153,8 @@ static struct life *life_new(struct host *h, host_done *done, void *arg,
 	return l;
 }
 
-void life_queue(struct host *h, struct sandbox *sb, const char *name,
-                void (*begin)(struct op *op), host_done *done, void *arg)
+void life_queue(struct host *h, struct sandbox *sb, const char *name, void (*begin)(struct op *op),
+                host_done *done, void *arg)
 {
 	struct life *l = life_new(h, done, arg, begin);
 

@@ -22,8 +22,8 @@ struct life {
 };
 
 /* For those that only wait for their turn. */
-void life_queue(struct host *h, struct sandbox *sb, const char *name,
-                void (*begin)(struct op *op), host_done *done, void *arg);
+void life_queue(struct host *h, struct sandbox *sb, const char *name, void (*begin)(struct op *op),
+                host_done *done, void *arg);
 
 /* Tells who asked, and gives the next one its turn. */
 void life_end(struct life *l, const struct err *e);

@@ -748,7 +748,7 @@ void bed_run(const char *file, int line, const char *const *argv)
 		return;
 	print_error("%s--- exit code %d, stdout:\n%s--- stderr:\n%s---\n", b.wrong, bed.code,
 	            bed.out, bed.err);
-	_fail(file, line);
+	_cmocka_fail(file, line, "the command did something else");
 }
 
 /* ---- tests ---- */
@@ -780,7 +780,7 @@ static void differs(const char *file, int line, const char *what, const char *is
 {
 	print_error("%s is:\n%s\n--- and not:\n%s\n--- exit code %d, stderr:\n%s\n", what, is, want,
 	            bed.code, bed.err);
-	_fail(file, line);
+	_cmocka_fail(file, line, "the command did something else");
 }
 
 static void check_code(const char *file, int line, int code)
