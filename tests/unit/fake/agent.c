@@ -88,8 +88,10 @@ static void frame_send(struct agent_conn *c, uint32_t stream, uint8_t type, uint
 
 static void frame_data(struct agent_conn *c, uint32_t stream, uint8_t chan, const void *p, size_t n)
 {
-	struct wire_header h = {
-	    .length = (uint32_t)n, .type = WIRE_DATA, .chan = chan, .stream = stream};
+	struct wire_header h = {.length = (uint32_t)n,
+	                        .type = WIRE_DATA,
+	                        .chan = chan,
+	                        .stream = stream};
 	uint8_t head[WIRE_HEADER];
 
 	wire_header_encode(&h, head);
@@ -1149,9 +1151,9 @@ size_t agent_poll(struct fake_agent *a, struct pollfd *p, size_t max)
 
 		if (c->fd < 0 || (a->freezer && a->freezer != c))
 			continue;
-		p[n++] = (struct pollfd){
-		    .fd = c->fd,
-		    .events = (short)((a->mute ? 0 : POLLIN) | (c->out.n ? POLLOUT : 0))};
+		p[n++] = (struct pollfd){.fd = c->fd,
+		                         .events = (short)((a->mute ? 0 : POLLIN) |
+		                                           (c->out.n ? POLLOUT : 0))};
 	}
 	return n;
 }
@@ -1231,8 +1233,7 @@ static void execs_from(struct fake_agent *a, const json_t *list)
 	const json_t *j;
 	size_t i;
 
-	json_array_foreach(list, i, j)
-	{
+	json_array_foreach(list, i, j) {
 		struct agent_exec *x = calloc(1, sizeof(*x));
 		const json_t *out = json_object_get(j, "out");
 
@@ -1265,8 +1266,9 @@ void agent_start(struct fake_agent *a, const struct device *root, const struct d
 	tree_load(&a->shm, memory);
 	a->generation = (uint64_t)json_integer_value(json_object_get(state, "generation"));
 	a->next_exec = (uint64_t)json_integer_value(json_object_get(state, "next_exec"));
-	json_array_foreach(json_object_get(state, "mounts"), i, m) mount_put(
-	    a, (unsigned)json_integer_value(json_object_get(m, "slot")),
-	    json_string_value(json_object_get(m, "path")), json_is_true(json_object_get(m, "ro")));
+	json_array_foreach(json_object_get(state, "mounts"), i, m)
+		mount_put(a, (unsigned)json_integer_value(json_object_get(m, "slot")),
+		          json_string_value(json_object_get(m, "path")),
+		          json_is_true(json_object_get(m, "ro")));
 	execs_from(a, json_object_get(state, "execs"));
 }

@@ -194,12 +194,8 @@ int bed_setup(void **state)
 	return 0;
 }
 
-/* What a test has left is killed, and nothing may remain of it. */
-int bed_teardown(void **state)
+void bed_empty(struct bed *b)
 {
-	struct bed *b = *state;
-
-	bed_rule(b, "mood", NULL);
 	if (!b->host)
 		bed_open_host(b);
 	for (struct sandbox *sb = b->host->newest, *next; sb; sb = next) {
@@ -211,6 +207,15 @@ int bed_teardown(void **state)
 	assert_int_equal(bed_machines(b), 0);
 	assert_int_equal(bed_snapshots(b, "hib-"), 0);
 	assert_int_equal(bed_snapshots(b, "was-"), 0);
+}
+
+/* What a test has left is killed, and nothing may remain of it. */
+int bed_teardown(void **state)
+{
+	struct bed *b = *state;
+
+	bed_rule(b, "mood", NULL);
+	bed_empty(b);
 	bed_free(b);
 	free(b);
 	return 0;
@@ -463,6 +468,126 @@ struct sandbox *bed_find(struct bed *b, const char *id)
 	return sb;
 }
 
+struct took {
+	struct bed *bed;
+	bool done;
+	int r;
+	char *id;
+};
+
+static void took_over(struct took *k, const struct err *e)
+{
+	k->done = true;
+	k->r = e ? -e->code : 0;
+	if (e)
+		k->bed->err = *e;
+	bed_wake(k->bed);
+}
+
+static void on_checkpoint(void *arg, const struct err *e, const struct checkpoint *c)
+{
+	struct took *k = arg;
+
+	if (!e && k->id)
+		memcpy(k->id, c->id, sizeof(c->id));
+	took_over(k, e);
+}
+
+static int took_wait(struct took *k)
+{
+	struct bed *b = k->bed;
+
+	bed_until(b, k->done);
+	bed_check(b);
+	return k->r;
+}
+
+int bed_checkpoint(struct bed *b, struct sandbox *sb, const char *name, char ret_id[37])
+{
+	struct took k = {.bed = b, .id = ret_id};
+
+	host_checkpoint(b->host, sb, name, on_checkpoint, &k);
+	return took_wait(&k);
+}
+
+int bed_rewind(struct bed *b, struct sandbox *sb, const char *to, unsigned steps)
+{
+	struct bed_answer a = {.bed = b};
+
+	host_rewind(b->host, sb, to, steps, bed_answered, &a);
+	return bed_wait_answer(b, &a);
+}
+
+static void on_template(void *arg, const struct err *e, struct template *t)
+{
+	took_over(arg, e);
+}
+
+int bed_template_save(struct bed *b, struct sandbox *sb, const char *name, bool replace)
+{
+	struct took k = {.bed = b};
+
+	template_save(b->host, sb, name, replace, on_template, &k);
+	return took_wait(&k);
+}
+
+static void on_volume(void *arg, const struct err *e, const struct volume_info *v)
+{
+	took_over(arg, e);
+}
+
+int bed_volume_create(struct bed *b, const char *name, uint64_t size_mb)
+{
+	struct took k = {.bed = b};
+
+	volume_create(b->host, "t", name, size_mb, NULL, on_volume, &k);
+	return took_wait(&k);
+}
+
+int bed_volume_copy(struct bed *b, const char *from, const char *name, bool snapshot)
+{
+	struct took k = {.bed = b};
+
+	volume_copy(b->host, "t", from, name, snapshot, 0, NULL, on_volume, &k);
+	return took_wait(&k);
+}
+
+int bed_volume_resize(struct bed *b, const char *name, uint64_t size_mb)
+{
+	struct took k = {.bed = b};
+
+	volume_resize(b->host, "t", name, size_mb, NULL, on_volume, &k);
+	return took_wait(&k);
+}
+
+int bed_volume_delete(struct bed *b, const char *name)
+{
+	struct bed_answer a = {.bed = b};
+
+	volume_delete(b->host, "t", name, bed_answered, &a);
+	return bed_wait_answer(b, &a);
+}
+
+int bed_volume_attach(struct bed *b, struct sandbox *sb, const char *name, const char *path,
+                      bool read_only)
+{
+	AUTO(json_decrefp)
+	json_t *item =
+	    json_pack("{s:s, s:s, s:b}", "name", name, "path", path, "read_only", read_only);
+	struct bed_answer a = {.bed = b};
+
+	volume_attach(b->host, sb, item, bed_answered, &a);
+	return bed_wait_answer(b, &a);
+}
+
+int bed_volume_detach(struct bed *b, struct sandbox *sb, const char *name, bool force)
+{
+	struct bed_answer a = {.bed = b};
+
+	volume_detach(b->host, sb, name, force, bed_answered, &a);
+	return bed_wait_answer(b, &a);
+}
+
 /* ---- what is inside ---- */
 
 void bed_remember(struct sandbox *sb, unsigned slot, const char *text)
@@ -603,4 +728,105 @@ unsigned bed_snapshots(struct bed *b, const char *prefix)
 
 	snprintf(path, sizeof(path), "%s/store/snapshots", b->data_dir);
 	return count_names(path, prefix);
+}
+
+/* Children of this process that are no zombies: as subreaper it has those of dead pandads, too. */
+unsigned bed_processes(void)
+{
+	autoclosedir DIR *d = opendir("/proc");
+	struct dirent *de;
+	unsigned n = 0;
+
+	while (d && (de = readdir(d))) {
+		autofree char *text = NULL;
+		char path[300], state = 0;
+		int parent = 0;
+		char *p;
+
+		snprintf(path, sizeof(path), "/proc/%s/stat", de->d_name);
+		if (de->d_name[0] < '1' || de->d_name[0] > '9' ||
+		    io_read_file(AT_FDCWD, path, 4096, &text, NULL) < 0 ||
+		    !(p = strrchr(text, ')')))
+			continue;
+		if (sscanf(p + 1, " %c %d", &state, &parent) == 2 && parent == getpid() &&
+		    state != 'Z' && state != 'X')
+			n++;
+	}
+	return n;
+}
+
+static bool row_counts(void *arg, struct db_row *row)
+{
+	*(unsigned *)arg = (unsigned)db_int(row, 0);
+	return false;
+}
+
+static unsigned count_rows(struct bed *b, const char *sql)
+{
+	unsigned n = 0;
+
+	assert_int_equal(db_each(b->host->db, &b->err, row_counts, &n, sql, ""), 0);
+	return n;
+}
+
+static bool volume_is_known(void *arg, struct db_row *row)
+{
+	return ++*(unsigned *)arg, true;
+}
+
+/* Files of volumes, and the copies that forks have of some. */
+static void check_volumes(struct bed *b)
+{
+	char path[120];
+	unsigned rows = 0, copies = 0;
+
+	db_each(b->host->db, NULL, volume_is_known, &rows, "SELECT 1 FROM volumes", "");
+	assert_int_equal(count_rows(b, "SELECT COUNT(*) FROM volumes WHERE state <> 'ready'"), 0);
+	for (struct sandbox *sb = b->host->newest; sb; sb = sb->next) {
+		const json_t *v;
+		size_t i;
+
+		assert_false(sb->volumes_pending);
+		json_array_foreach(sb->spec.volumes, i, v) {
+			copies += json_object_get(v, "copy") != NULL;
+		}
+	}
+	snprintf(path, sizeof(path), "%s/volumes", b->data_dir);
+	assert_int_equal(count_names(path, "clone-"), copies);
+	assert_int_equal(count_names(path, ""), rows + copies);
+}
+
+static bool at_peace(struct bed *b)
+{
+	for (struct sandbox *sb = b->host->newest; sb; sb = sb->next)
+		if (sb->ops)
+			return false;
+	return b->host->nspare == b->host->config.prepare_ahead && !b->host->preparing;
+}
+
+void bed_check_leftovers(struct bed *b)
+{
+	unsigned alive = 0, asleep = 0, failed = 0;
+	char path[120];
+
+	bed_until(b, at_peace(b) && !pool_busy(b->host->pool));
+	for (struct sandbox *sb = b->host->newest; sb; sb = sb->next) {
+		sandbox_check(sb);
+		alive += sb->pid > 0;
+		asleep += sb->state == SANDBOX_HIBERNATED;
+		failed += sb->state == SANDBOX_FAILED;
+	}
+	/* One that was made ahead ends with its pandad: a moment later. */
+	bed_until(b, bed_processes() == alive + b->host->nspare);
+	assert_in_range(bed_machines(b), alive + b->host->nspare, alive + failed + b->host->nspare);
+	snprintf(path, sizeof(path), "%s/disks", b->data_dir);
+	assert_int_equal(count_names(path, ""), bed_machines(b));
+	assert_int_equal(bed_snapshots(b, "hib-"), asleep);
+	assert_int_equal(count_rows(b, "SELECT COUNT(*) FROM sandboxes"), b->host->count);
+	assert_int_equal(count_rows(b, "SELECT COUNT(*) FROM snapshots"),
+	                 count_rows(b, "SELECT COUNT(*) FROM snapshots WHERE state = 'ready'"));
+	assert_int_equal(bed_snapshots(b, ""), bed_snapshots(b, "hib-") + bed_snapshots(b, "was-") +
+	                                           bed_snapshots(b, "tpl-") +
+	                                           count_rows(b, "SELECT COUNT(*) FROM snapshots"));
+	check_volumes(b);
 }

@@ -44,6 +44,8 @@ void bed_open_host(struct bed *b);
 /* pandad ends well, or without a word to anyone (what it had in memory is gone). Machines live. */
 void bed_close_host(struct bed *b);
 void bed_reopen(struct bed *b);
+/* Kills all sandboxes, closes the host, and asserts that no machine or hibernation is left. */
+void bed_empty(struct bed *b);
 /* Ends all machines and asserts that no process, no file in run_dir and no fd is left. */
 void bed_free(struct bed *b);
 
@@ -91,6 +93,19 @@ size_t bed_fork(struct bed *b, struct sandbox *sb, size_t count, struct sandbox 
 int bed_snapshot(struct bed *b, struct sandbox *sb, const char *name, struct host_snapshot *ret);
 int bed_snapshot_delete(struct bed *b, const char *id);
 struct sandbox *bed_find(struct bed *b, const char *id); /* which must be there */
+/* name "": without one. ret_id may be NULL. */
+int bed_checkpoint(struct bed *b, struct sandbox *sb, const char *name, char ret_id[37]);
+/* To that checkpoint, or (NULL) so many steps back. */
+int bed_rewind(struct bed *b, struct sandbox *sb, const char *to, unsigned steps);
+int bed_template_save(struct bed *b, struct sandbox *sb, const char *name, bool replace);
+
+int bed_volume_create(struct bed *b, const char *name, uint64_t size_mb);
+int bed_volume_copy(struct bed *b, const char *from, const char *name, bool snapshot);
+int bed_volume_resize(struct bed *b, const char *name, uint64_t size_mb);
+int bed_volume_delete(struct bed *b, const char *name);
+int bed_volume_attach(struct bed *b, struct sandbox *sb, const char *name, const char *path,
+                      bool read_only);
+int bed_volume_detach(struct bed *b, struct sandbox *sb, const char *name, bool force);
 
 /* For operations without a helper here: pass bed_answered and a zeroed struct bed_answer. */
 struct bed_answer {
@@ -140,5 +155,11 @@ void bed_crash_machine(struct bed *b, struct sandbox *sb);
 /* ---- what is on disk ---- */
 
 unsigned bed_machines(struct bed *b); /* directories of machines */
+unsigned bed_processes(void);         /* machines that run, those made ahead too */
 bool bed_stored(struct bed *b, const char *snapshot_id);
 unsigned bed_snapshots(struct bed *b, const char *prefix); /* in the store, whose ids begin so */
+/*
+ * What is on disk, in the records and in processes is of the same sandboxes, snapshots, volumes and
+ * templates; nothing else is there. For a host that is at peace.
+ */
+void bed_check_leftovers(struct bed *b);

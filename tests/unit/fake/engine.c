@@ -1,5 +1,6 @@
 #include "engine.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -11,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -341,7 +343,7 @@ static int birth_lay_out(struct fake_engine *e, const struct engine_start *s,
                          struct engine_machine *m, struct packet *p, struct birth *b)
 {
 	const struct engine_image *i = s->image;
-	int r, fd;
+	int r, fd = -1;
 
 	snprintf(p->msg.id, sizeof(p->msg.id), "%s", s->id);
 	snprintf(p->msg.rules, sizeof(p->msg.rules), "%s", e->rules);
@@ -799,11 +801,35 @@ static bool engine_why_ended(struct engines *seam, const char *id, char *ret, si
 	return true;
 }
 
+/* One that nobody has a number of: pandad died before it could write that down. */
+static pid_t process_find(const char *id)
+{
+	autoclosedir DIR *d = opendir("/proc");
+	struct dirent *de;
+
+	while (d && (de = readdir(d))) {
+		autofree char *text = NULL;
+		char path[300];
+		size_t n;
+
+		snprintf(path, sizeof(path), "/proc/%s/cmdline", de->d_name);
+		if (de->d_name[0] >= '1' && de->d_name[0] <= '9' &&
+		    io_read_file(AT_FDCWD, path, 4096, &text, &n) == 0 &&
+		    !strcmp(text, "fake-machine") && strlen(text) + 1 < n &&
+		    !strcmp(text + strlen(text) + 1, id))
+			return atoi(de->d_name);
+	}
+	return -1;
+}
+
 static int engine_stop(struct engines *seam, const char *id, pid_t pid, struct err *err)
 {
-	autoclose int pidfd = pid > 0 ? pidfd_open(pid, 0) : -1;
+	autoclose int pidfd = -1;
 	int r = call_enter(engine_of(seam), FAKE_CALL_STOP, err);
 
+	if (pid <= 0)
+		pid = process_find(id);
+	pidfd = pid > 0 ? pidfd_open(pid, 0) : -1;
 	if (r == 0 && pidfd >= 0)
 		process_kill(pidfd);
 	return r;
