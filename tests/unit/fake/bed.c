@@ -94,7 +94,7 @@ void bed_make(struct bed *b)
 	*b = (struct bed){.lifeline = {-1, -1}};
 	/* Machines whose pandad was killed become ours: they can be waited for. */
 	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-	log_level = getenv("BED_LOG") ? LOG_INFO : LOG_ERROR;
+	log_filter_set(&(struct log_filter){.level = getenv("BED_LOG") ? LOG_INFO : LOG_ERROR});
 	b->fds = count_fds();
 	snprintf(b->dir, sizeof(b->dir), "%s/panda-bed-XXXXXX",
 	         access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
@@ -277,7 +277,7 @@ void bed_turn(struct bed *b, uint64_t deadline, const char *what, const char *fi
 			            sb->ops ? "at work" : "idle", sb->end);
 		print_error("%s:%d: never became true: %s (last error: %s)\n", file, line, what,
 		            b->err.text);
-		_fail(file, line);
+		_cmocka_fail(file, line, "a deadline has passed");
 	}
 	loop_timer_set(b->loop, &t, mono_ms() + TURN_MS);
 	assert_true(loop_run(b->loop) >= 0);
@@ -527,7 +527,7 @@ int bed_template_save(struct bed *b, struct sandbox *sb, const char *name, bool 
 {
 	struct took k = {.bed = b};
 
-	template_save(b->host, sb, name, replace, on_template, &k);
+	host_save_template(b->host, sb, name, replace, on_template, &k);
 	return took_wait(&k);
 }
 

@@ -26,5 +26,5 @@ int main(void)
 	    bed_test(a_create_starts_a_machine_with_a_guest),
 	};
 
-	return cmocka_run_group_tests_name("create", tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -245,7 +245,7 @@ static void ask_template(struct scene *s)
 
 static void ask_template_delete(struct scene *s)
 {
-	template_delete(s->b->host->templates, "t", "mine", &s->b->err);
+	template_delete(s->b->host->depot.templates, "t", "mine", &s->b->err);
 }
 
 static void ask_create_from_ours(struct scene *s)
@@ -263,14 +263,14 @@ static void build(struct scene *s, const char *text)
 	struct build_info info;
 	struct err e;
 
-	assert_int_equal(build_order_new(h, "t", &o, &e), 0);
+	assert_int_equal(build_order_new(&h->depot, "t", &o, &e), 0);
 	snprintf(o->info.name, sizeof(o->info.name), "built");
 	o->dockerfile = strdup(text);
 	o->dockerfile_len = strlen(text);
 	assert_int_equal(build_order_complete(o, &e), 0);
 	if (build_submit(o, &info, &e) < 0)
 		fail_msg("%s", e.text);
-	bed_until(s->b, build_get(templates_builds(h->templates), "t", info.id, &info) &&
+	bed_until(s->b, build_get(templates_builds(h->depot.templates), "t", info.id, &info) &&
 	                    (info.status == BUILD_DONE || info.status == BUILD_FAILED));
 	if (info.status == BUILD_FAILED)
 		fail_msg("%s", info.error);
@@ -403,7 +403,7 @@ static void create_from_ours(struct scene *s)
 static void our_template_works(struct scene *s)
 {
 	create_from_ours(s);
-	assert_non_null(template_find(s->b->host->templates, "t", "mine", NULL));
+	assert_non_null(template_find(s->b->host->depot.templates, "t", "mine", NULL));
 	/* The host's own bake, when it was made, and ours. */
 	assert_in_range(bed_snapshots(s->b, "tpl-"), 1, 2);
 }
@@ -418,15 +418,15 @@ static void our_template_is_there(struct scene *s)
 static void our_template_is_not_there(struct scene *s)
 {
 	it_goes_on_and_can_be_saved(s);
-	assert_null(template_find(s->b->host->templates, "t", "mine", NULL));
+	assert_null(template_find(s->b->host->depot.templates, "t", "mine", NULL));
 	assert_int_equal(bed_snapshots(s->b, "tpl-"), 1);
 }
 
 static void no_build_is_there(struct scene *s)
 {
-	assert_null(template_find(s->b->host->templates, "t", "built", NULL));
+	assert_null(template_find(s->b->host->depot.templates, "t", "built", NULL));
 	ask_build(s);
-	assert_non_null(template_find(s->b->host->templates, "t", "built", NULL));
+	assert_non_null(template_find(s->b->host->depot.templates, "t", "built", NULL));
 }
 
 static void expect_volume(struct scene *s, const char *name, uint64_t mb)

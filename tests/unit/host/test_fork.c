@@ -54,5 +54,5 @@ int main(void)
 	    bed_test(siblings_do_not_see_each_other),
 	};
 
-	return cmocka_run_group_tests_name("fork", tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }

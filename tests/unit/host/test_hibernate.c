@@ -50,5 +50,5 @@ int main(void)
 	    bed_test(the_next_pandad_wakes_it_up),
 	};
 
-	return cmocka_run_group_tests_name("hibernate", tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }
