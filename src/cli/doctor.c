@@ -12,7 +12,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "cli/commands.h"
-#include "engine/kvm.h"
+#include "engine/probe.h"
 #include "jail/jail.h"
 
 static int problems;

@@ -10,8 +10,6 @@
 #include "machine/engine.h"
 #include "wire/control.h"
 
-extern const struct jail_rules um_rules, kvm_rules;
-
 /* How machines of one engine are started. All that comes later is the same for both engines. */
 struct engine_recipe {
 	const char *name, *isolation;

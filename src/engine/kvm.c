@@ -1,175 +1,152 @@
-#include "engine/kvm.h"
+/*
+ * engine/kvm.c - the engine kvm: a machine is panda-vmm and a guest behind the hardware
+ * What the monitor asks of the host, and nothing else; and how its guest is booted. The list is for the whole process, from its start on: src/vmm/seccomp.c has a smaller one for
+ * each of its threads. No path can be opened, no program started.
+ */
+#include "engine/engines_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/kvm.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
-#include "base/io.h"
 
-enum {
-	PAGE = 4096,
-	CODE = 0x1000, /* where the guest's page is */
-	STEPS_MAX = 16,
+/* linux/fs.h has it since 6.7: size of struct pm_scan_arg is 96. */
+#define SCAN_PAGEMAP _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, 96)
+/* linux/kvm.h has it since 6.11, as KVM_PRE_FAULT_MEMORY. */
+#define PRE_FAULT_MEMORY _IOC(_IOC_READ | _IOC_WRITE, KVMIO, 0xd5, 64)
+
+#define IOCTL(request)                                 \
+	{                                              \
+		"ioctl",                               \
+		{                                      \
+			{                              \
+				JAIL_EQ, 1, request, 0 \
+			}                              \
+		}                                      \
+	}
+
+static const struct jail_rule rules[] = {
+    /* the machine: made once, run, saved, loaded */
+    IOCTL(KVM_GET_API_VERSION),
+    IOCTL(KVM_CREATE_VM),
+    IOCTL(KVM_GET_SUPPORTED_CPUID),
+    IOCTL(KVM_GET_VCPU_MMAP_SIZE),
+    IOCTL(KVM_SET_IDENTITY_MAP_ADDR),
+    IOCTL(KVM_SET_TSS_ADDR),
+    IOCTL(KVM_CREATE_IRQCHIP),
+    IOCTL(KVM_SET_USER_MEMORY_REGION),
+    IOCTL(KVM_CREATE_VCPU),
+    IOCTL(KVM_SET_CPUID2),
+    IOCTL(KVM_GET_TSC_KHZ),
+    IOCTL(KVM_SET_TSC_KHZ),
+    IOCTL(KVM_IOEVENTFD),
+    IOCTL(KVM_IRQ_LINE),
+    IOCTL(KVM_KVMCLOCK_CTRL),
+    IOCTL(PRE_FAULT_MEMORY),
+    IOCTL(KVM_RUN),
+    IOCTL(KVM_GET_IRQCHIP),
+    IOCTL(KVM_SET_IRQCHIP),
+    IOCTL(KVM_GET_CLOCK),
+    IOCTL(KVM_SET_CLOCK),
+    IOCTL(KVM_GET_MP_STATE),
+    IOCTL(KVM_SET_MP_STATE),
+    IOCTL(KVM_GET_REGS),
+    IOCTL(KVM_SET_REGS),
+    IOCTL(KVM_GET_SREGS),
+    IOCTL(KVM_SET_SREGS),
+    IOCTL(KVM_GET_XSAVE),
+    IOCTL(KVM_SET_XSAVE),
+    IOCTL(KVM_GET_XCRS),
+    IOCTL(KVM_SET_XCRS),
+    IOCTL(KVM_GET_DEBUGREGS),
+    IOCTL(KVM_SET_DEBUGREGS),
+    IOCTL(KVM_GET_LAPIC),
+    IOCTL(KVM_SET_LAPIC),
+    IOCTL(KVM_GET_VCPU_EVENTS),
+    IOCTL(KVM_SET_VCPU_EVENTS),
+    IOCTL(KVM_GET_MSRS),
+    IOCTL(KVM_SET_MSRS),
+    /* memory and disks */
+    IOCTL(SCAN_PAGEMAP),
+    {"mmap", {{0}}},
+    {"munmap", {{0}}},
+    {"mprotect", {{0}}},
+    {"mremap", {{0}}},
+    {"madvise", {{0}}},
+    {"brk", {{0}}},
+    {"fallocate", {{0}}},
+    {"pread64", {{0}}},
+    {"pwrite64", {{0}}},
+    {"preadv", {{0}}},
+    {"pwritev", {{0}}},
+    {"fdatasync", {{0}}}, /* of volumes */
+    {"lseek", {{0}}},
+    {"fstat", {{0}}},
+    {"newfstatat", {{0}}},
+    /* fds: the control socket, agent streams, the tap, bells, the log */
+    {"read", {{0}}},
+    {"write", {{0}}},
+    {"readv", {{0}}},
+    {"writev", {{0}}},
+    {"recvmsg", {{0}}},
+    {"sendmsg", {{0}}},
+    {"sendto", {{0}}},
+    {"accept4", {{0}}},
+    {"shutdown", {{0}}},
+    {"fcntl", {{0}}},
+    {"dup3", {{0}}},
+    {"close", {{0}}},
+    {"eventfd2", {{0}}},
+    {"epoll_create1", {{0}}},
+    {"epoll_ctl", {{0}}},
+    {"epoll_wait", {{0}}},
+    /* threads: start, kick, filter */
+    {"clone", {{0}}},
+    {"clone3", {{0}}},
+    {"futex", {{0}}},
+    {"tgkill", {{0}}}, /* in its own pid namespace */
+    {"getpid", {{0}}},
+    {"gettid", {{0}}},
+    {"prctl", {{0}}},
+    {"set_robust_list", {{0}}},
+    {"set_tid_address", {{0}}},
+    {"rseq", {{0}}},
+    {"arch_prctl", {{0}}},
+    {"sched_getaffinity", {{0}}},
+    {"rt_sigaction", {{0}}},
+    {"rt_sigprocmask", {{0}}},
+    {"rt_sigreturn", {{0}}},
+    /* time, chance, libc's start */
+    {"clock_gettime", {{0}}},
+    {"getrandom", {{0}}},
+    {"prlimit64", {{0}}},
+    {"readlinkat", {{0}}},
+    {"readlink", {{0}}},
 };
 
-const char *kvm_cpu_flag(const char *text)
-{
-	const char *line = strstr(text, "\nflags"), *end;
+static const struct jail_rules kvm_rules = {rules, ARRAY_LEN(rules)};
 
-	line = line ? strchr(line, ':') : NULL;
-	if (!line)
-		return NULL;
-	end = strchrnul(line, '\n');
-	for (const char *p = line; p < end;) {
-		size_t n;
+/*
+ * No timer but those of kvm-clock and the local APIC, and nobody who compares clocks twice a
+ * second; a reset is a write to port 0x64.
+ */
+static const char *const kvm_boot[] = {
+    "root=/dev/vda",
+    "ro",
+    "init=/sbin/panda-init",
+    "console=ttyS0",
+    "quiet",
+    "no_timer_check",
+    "tsc=nowatchdog",
+    "reboot=k",
+    "panic=-1",
+    NULL,
+};
 
-		p += strspn(p, ": \t");
-		n = strcspn(p, " \t\n");
-		if (n == 3 && !strncmp(p, "svm", 3))
-			return "svm";
-		if (n == 3 && !strncmp(p, "vmx", 3))
-			return "vmx";
-		p += n;
-	}
-	return NULL;
-}
-
-static const char *cpu_flag(void)
-{
-	autofree char *text = NULL;
-
-	if (io_read_file(AT_FDCWD, "/proc/cpuinfo", 16 << 20, &text, NULL) < 0)
-		return NULL;
-	return kvm_cpu_flag(text);
-}
-
-/* 16-bit code: mov ax, 6; mov bl, 7; mul bl; hlt. */
-static const uint8_t sum[] = {0xb8, 0x06, 0x00, 0xb3, 0x07, 0xf6, 0xe3, 0xf4};
-
-static int run_sum(int vcpu, struct kvm_run *run)
-{
-	struct kvm_regs regs = {.rip = CODE, .rflags = 2};
-	struct kvm_sregs sregs;
-
-	if (ioctl(vcpu, KVM_GET_SREGS, &sregs) < 0)
-		return -errno;
-	sregs.cs.base = 0;
-	sregs.cs.selector = 0;
-	if (ioctl(vcpu, KVM_SET_SREGS, &sregs) < 0 || ioctl(vcpu, KVM_SET_REGS, &regs) < 0)
-		return -errno;
-	for (int step = 0; step < STEPS_MAX; step++) {
-		if (ioctl(vcpu, KVM_RUN, 0) < 0) {
-			if (errno == EINTR || errno == EAGAIN)
-				continue;
-			return -errno;
-		}
-		if (run->exit_reason != KVM_EXIT_HLT)
-			return -EIO;
-		if (ioctl(vcpu, KVM_GET_REGS, &regs) < 0)
-			return -errno;
-		return (regs.rax & 0xffff) == 42 ? 0 : -EIO;
-	}
-	return -ETIMEDOUT;
-}
-
-static int probe_guest(int kvm)
-{
-	autoclose int vm = -1, vcpu = -1;
-	struct kvm_run *run;
-	uint8_t *page;
-	int size, r;
-
-	if (ioctl(kvm, KVM_GET_API_VERSION, 0) != KVM_API_VERSION)
-		return -ENOTSUP;
-	size = ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
-	vm = ioctl(kvm, KVM_CREATE_VM, 0);
-	if (size < (int)sizeof(*run) || vm < 0)
-		return vm < 0 ? -errno : -ENOTSUP;
-	page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (page == MAP_FAILED)
-		return -errno;
-	memcpy(page, sum, sizeof(sum));
-	r = ioctl(vm, KVM_SET_USER_MEMORY_REGION,
-	          &(struct kvm_userspace_memory_region){.guest_phys_addr = CODE,
-	                                                .memory_size = PAGE,
-	                                                .userspace_addr = (uintptr_t)page});
-	if (r == 0)
-		vcpu = ioctl(vm, KVM_CREATE_VCPU, 0);
-	run = vcpu < 0 ? MAP_FAILED
-	               : mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, vcpu, 0);
-	r = run == MAP_FAILED ? -errno : run_sum(vcpu, run);
-	if (run != MAP_FAILED)
-		munmap(run, (size_t)size);
-	munmap(page, PAGE);
-	return r;
-}
-
-int kvm_explain(const struct kvm_found *f, char *why, size_t n)
-{
-	int r = f->open_error;
-
-	if (r == -ENOENT && f->flag) {
-		snprintf(why, n,
-		         "the cpu could (%s), but there is no /dev/kvm: load the module kvm_amd or "
-		         "kvm_intel",
-		         f->flag);
-	} else if (r == -ENOENT) {
-		snprintf(why, n, "no hardware virtualization: the cpu has neither svm nor vmx");
-	} else if (r == -EACCES || r == -EPERM) {
-		snprintf(why, n, "/dev/kvm is there, but this user may not open it");
-	} else if (r < 0) {
-		snprintf(why, n, "/dev/kvm does not open (%s)", strerror(-r));
-	} else if (!f->flag) {
-		snprintf(why, n,
-		         "/dev/kvm opens, but the cpu has neither svm nor vmx: what is behind it "
-		         "is no hardware");
-		r = -ENODEV;
-	} else if (f->guest_error < 0) {
-		snprintf(why, n, "/dev/kvm opens, but a tiny guest does not run on it (%s)",
-		         strerror(-f->guest_error));
-		r = f->guest_error;
-	} else {
-		snprintf(why, n, "hardware virtualization works (%s)", f->flag);
-	}
-	return r;
-}
-
-int kvm_open(char *why, size_t n)
-{
-	autoclose int fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
-	struct kvm_found f = {.open_error = fd < 0 ? -errno : 0, .flag = cpu_flag()};
-	int r;
-
-	if (fd >= 0 && f.flag) /* without, it is not worth a try: an emulation may take minutes */
-		f.guest_error = probe_guest(fd);
-	r = kvm_explain(&f, why, n);
-	return r < 0 ? r : take_fd(&fd);
-}
-
-int um_usable(char *why, size_t n)
-{
-	autoclose int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	unsigned long long arg[12] = {sizeof(arg)}; /* a scan of nothing */
-
-	if (fd >= 0 && ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, sizeof(arg)), arg) >= 0) {
-		snprintf(why, n, "needs no hardware: PAGEMAP_SCAN works");
-		return 0;
-	}
-	snprintf(why, n, "this kernel has no PAGEMAP_SCAN, which Linux has since 6.7");
-	return -ENOTSUP;
-}
-
-const char *engine_auto(bool kvm, bool um)
-{
-	return kvm  ? "auto is kvm: a guest stays behind hardware virtualization"
-	       : um ? "auto is um: a guest's kernel is a jailed process of this host"
-	            : "neither kvm nor um works";
-}
+const struct engine_recipe kvm_recipe = {
+    .name = "kvm",
+    .isolation = "kvm",
+    .program = "panda-vmm",
+    .rules = &kvm_rules,
+    .boot = kvm_boot,
+    .kvm = true,
+};

@@ -1,5 +1,6 @@
 /*
- * engine/program.c - what is different about the machines of the two engines, until they run
+ * engine/program.c - an engine that works here: its program, its kernel, its filter
+ * What is different about the two engines stands in um.c and kvm.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,47 +14,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "engine/engines_internal.h"
-#include "engine/kvm.h"
-
-static const char *const um_boot[] = {
-    "root=/dev/pblk0", "ro", "init=/sbin/panda-init", "seccomp=on", "quiet", NULL,
-};
-
-const struct engine_recipe um_recipe = {
-    .name = "um",
-    .isolation = "user-mode-kernel",
-    .program = "panda-um",
-    .rules = &um_rules,
-    .boot = um_boot,
-    .one_cpu = true,
-    .no_aslr = true,
-};
-
-/*
- * No timer but those of kvm-clock and the local APIC, and nobody who compares clocks twice a
- * second; a reset is a write to port 0x64.
- */
-static const char *const kvm_boot[] = {
-    "root=/dev/vda",
-    "ro",
-    "init=/sbin/panda-init",
-    "console=ttyS0",
-    "quiet",
-    "no_timer_check",
-    "tsc=nowatchdog",
-    "reboot=k",
-    "panic=-1",
-    NULL,
-};
-
-const struct engine_recipe kvm_recipe = {
-    .name = "kvm",
-    .isolation = "kvm",
-    .program = "panda-vmm",
-    .rules = &kvm_rules,
-    .boot = kvm_boot,
-    .kvm = true,
-};
+#include "engine/probe.h"
 
 /* A kernel's build script leaves its identity beside it; without one, size and time must do. */
 static void kernel_identity(const char *path, int fd, char ret[65])

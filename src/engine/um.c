@@ -1,7 +1,8 @@
 /*
- * engine/um.c - what panda-um asks of the host, and nothing else
- * Kernel process and stubs share the list: a stub starts life as a copy of the kernel process and
- * then shuts itself behind a much smaller filter of its own.
+ * engine/um.c - the engine um: a machine is panda-um, a Linux kernel that is a host process
+ * What it asks of the host, and nothing else; and how it is booted. Kernel process and stubs share
+ * the list of system calls: a stub starts life as a copy of the kernel process and then shuts
+ * itself behind a much smaller filter of its own.
  */
 #include "engine/engines_internal.h"
 
@@ -83,4 +84,18 @@ static const struct jail_rule rules[] = {
     {"personality", {{JAIL_EQ, 0, 0xffffffff, 0}}},
 };
 
-const struct jail_rules um_rules = {rules, ARRAY_LEN(rules)};
+static const struct jail_rules um_rules = {rules, ARRAY_LEN(rules)};
+
+static const char *const um_boot[] = {
+    "root=/dev/pblk0", "ro", "init=/sbin/panda-init", "seccomp=on", "quiet", NULL,
+};
+
+const struct engine_recipe um_recipe = {
+    .name = "um",
+    .isolation = "user-mode-kernel",
+    .program = "panda-um",
+    .rules = &um_rules,
+    .boot = um_boot,
+    .one_cpu = true,
+    .no_aslr = true,
+};

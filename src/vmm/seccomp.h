@@ -1,6 +1,6 @@
 /*
  * vmm/seccomp.h - each thread shuts itself behind the few system calls it needs
- * The jail has a list for the whole process (engine/kvm_syscalls.c); these are smaller. What is not
+ * The jail has a list for the whole process (engine/kvm.c); these are smaller. What is not
  * allowed is answered with ENOSYS.
  */
 #pragma once

@@ -1,6 +1,6 @@
 /*
- * engine/kvm.h - which engines does this host have: is there hardware virtualization behind
- * /dev/kvm? A /dev/kvm that opens proves little: it may be a container's, a nested host's without
+ * engine/probe.h - which engines work on this host
+ * A /dev/kvm that opens proves little: it may be a container's, a nested host's without
  * the cpu feature, or an emulation that runs a kernel too slowly to be of use. So the cpu must say
  * that it can (svm, vmx), and a tiny guest must do its sum and halt.
  */

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
-#include "engine/kvm.h"
+#include "engine/probe.h"
 
 static void the_flag_is_found_wherever_it_stands(void **state)
 {
