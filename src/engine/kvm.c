@@ -1,7 +1,8 @@
 /*
  * engine/kvm.c - the engine kvm: a machine is panda-vmm and a guest behind the hardware
- * What the monitor asks of the host, and nothing else; and how its guest is booted. The list is for the whole process, from its start on: src/vmm/seccomp.c has a smaller one for
- * each of its threads. No path can be opened, no program started.
+ * What the monitor asks of the host, and nothing else; and how its guest is booted. The list is for
+ * the whole process, from its start on: src/vmm/seccomp.c has a smaller one for each of its
+ * threads. The monitor can open no path and start no program.
  */
 #include "engine/engines_internal.h"
 
