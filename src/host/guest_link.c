@@ -298,7 +298,7 @@ void link_use(struct host *h, struct sandbox *sb,
 	}
 	*u = now;
 	u->op.begin = use_begin;
-	op_queue(sb, "use", &u->op);
+	op_queue(sb, "reach", &u->op);
 }
 
 void link_kick(struct host *h, const char *sandbox_id)
