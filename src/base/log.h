@@ -5,7 +5,7 @@
  *	info host: sandbox created sandbox=4f0c... template=base boot_ms=9
  *
  * Rooms below host return errors and do not log. Control characters become '?': whatever the values
- * are, a line is one line. A line that is off costs one comparison, and its values are not computed.
+ * are, a line is one line. A line that is off costs one comparison; nothing computes its values.
  */
 #pragma once
 
@@ -37,8 +37,8 @@ struct log_filter {
 };
 
 /*
- * Reads LEVEL, ROOM=LEVEL and sandbox=ID with commas between, each as often as one likes: what comes
- * later counts. LEVEL is error, warn, info or debug, and info when none is given. Kind: bad_config;
+ * Reads LEVEL, ROOM=LEVEL and sandbox=ID with commas between, each any number of times: the last
+ * one counts. LEVEL is error, warn, info or debug, and info when none is given. Kind: bad_config;
  * the text names the word and what may stand there.
  */
 int log_filter_parse(const char *text, struct log_filter *ret, struct err *e);

@@ -181,7 +181,7 @@ static int flush_output(void)
 {
 	if (fflush(stdout) != 0)
 		return cli_unwritten(errno);
-	/* What a command has flushed for itself is gone when that failed; only this remembers it. */
+	/* What a command has flushed itself is gone when that failed; only this remembers it. */
 	return ferror(stdout) ? cli_die("cannot write the output") : CLI_OK;
 }
 

@@ -42,7 +42,7 @@ struct depot {
 
 	/* The host's, called on the loop thread with host as first argument. */
 	void *host;
-	/* Has the host room for one more machine of this tenant? Kinds: host_full, shutting_down. */
+	/* Is there room for one more machine of this tenant? Kinds: host_full, shutting_down. */
 	int (*admit)(void *host, const char *tenant, unsigned memory_mb, struct err *e);
 	/* A template has been baked: what the host makes ahead can be made now. */
 	void (*baked)(void *host);
