@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -58,6 +59,7 @@ static struct {
 	struct conn *newest; /* of those that are held */
 	int listener, out, err, in, pidfd;
 	size_t in_at;
+	struct termios tty; /* before the command */
 	pid_t pid;
 	char *wrong; /* what the test did not expect */
 	void *kept[KEPT_MAX];
@@ -148,6 +150,15 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
 	if (r == 0 && b.later_s)
 		ret->tv_sec += *b.later_s;
 	return r;
+}
+
+int __wrap_poll(struct pollfd *p, nfds_t n, int timeout);
+int __real_poll(struct pollfd *p, nfds_t n, int timeout);
+
+/* What panda waits before it tries again, or draws again: tests have no time for that. */
+int __wrap_poll(struct pollfd *p, nfds_t n, int timeout)
+{
+	return __real_poll(p, n, timeout == 200 || timeout == 1000 ? 5 : timeout);
 }
 
 /* ---- the server ---- */
@@ -483,6 +494,7 @@ static void start(const char *const *argv)
 		if (openpty(&in[1], &in[0], NULL, NULL, &size) < 0)
 			abort();
 		fcntl(in[1], F_SETFD, FD_CLOEXEC);
+		tcgetattr(in[1], &b.tty);
 		out[0] = dup(in[1]);
 	} else {
 		if (pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0)
@@ -686,6 +698,15 @@ static void without_port(char *text, size_t *len)
 	}
 }
 
+static bool terminal_changed(void)
+{
+	struct termios now;
+
+	return tcgetattr(b.in, &now) == 0 &&
+	       (now.c_lflag != b.tty.c_lflag || now.c_iflag != b.tty.c_iflag ||
+	        now.c_oflag != b.tty.c_oflag);
+}
+
 static void forget_requests(void)
 {
 	for (size_t i = 0; i < bed.nasked; i++) {
@@ -715,6 +736,7 @@ void bed_run(const char *file, int line, const char *const *argv)
 	forget_output();
 	append(&bed.out, &bed.out_len, "", 0);
 	append(&bed.err, &bed.err_len, "", 0);
+	append(&bed.heard, &bed.heard_len, "", 0);
 	b.in_at = 0;
 	*b.later_s = 0;
 	if (bed.no_server)
@@ -730,6 +752,8 @@ void bed_run(const char *file, int line, const char *const *argv)
 	for (size_t i = 0; i < b.nanswers; i++)
 		if (!b.used[i])
 			wrong("it never asked for '%s'", b.answer[i].request);
+	if (bed.tty && terminal_changed())
+		wrong("it left the terminal in another state");
 	if (b.at_step < b.nsteps)
 		wrong("step %zu never came", b.at_step + 1);
 	for (size_t i = 0; i < BED_MAX; i++)
