@@ -22,7 +22,7 @@ static void print(const json_t *ev)
 
 	show_clean(js(ev, "type"), type, sizeof(type));
 	show_clean(text && strcmp(text, "{}") != 0 ? text : "", payload, sizeof(payload));
-	printf("%-24s %.8s  %-20s %s\n", js(ev, "time"), js(ev, "sandbox_id"), type, payload);
+	printf("%-24s %-8.8s  %-20s %s\n", js(ev, "time"), js(ev, "sandbox_id"), type, payload);
 }
 
 static int on_event(void *arg, const struct panda_event *ev)

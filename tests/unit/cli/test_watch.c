@@ -11,6 +11,17 @@
 	"{'time':'2026-01-01T00:00:00Z','type':'sandbox.created','sandbox_id':'" BOX \
 	"','payload':{'template':'base'}}"
 
+static void events_are_one_on_a_line(void **state)
+{
+	answer("GET /v1/events?tail=50&follow=0",
+	       "{'events':[" EVENT ",{'type':'x\\u001b[2J','payload':{}}]}");
+	panda("events");
+	gives(0,
+	      "2026-01-01T00:00:00Z     3f2a0000  sandbox.created      {\"template\":\"base\"}\n"
+	      "                                   x?[2J                \n",
+	      "");
+}
+
 static void events_can_be_those_of_one_sandbox(void **state)
 {
 	answer("GET /v1/sandboxes", LIST);
@@ -27,6 +38,20 @@ static void a_tail_is_a_number(void **state)
 	fails(125, "panda events: what is 'b' for?");
 	panda("logs", "-n", "0", BOX);
 	fails(125, "panda logs: --tail wants a number from 1 to 1000000, not '0'\n");
+}
+
+static void events_that_are_followed_come_as_they_happen(void **state)
+{
+	reply(.request = "GET /v1/events?tail=50&follow=1",
+	      .events = "event: event\ndata: " EVENT "\n\n", .hold = true);
+	then(.act = SERVER_SAYS, .when = "sandbox.created",
+	     .text = "event: ping\ndata: {}\n\nevent: ev\ndata: {'type':'second'}\n\n");
+	then(.act = SERVER_ENDS, .when = "second");
+	panda("events", "-f");
+	gives(0,
+	      "2026-01-01T00:00:00Z     3f2a0000  sandbox.created      {\"template\":\"base\"}\n"
+	      "                                   second               \n",
+	      "");
 }
 
 static void events_with_json_are_lines_of_json(void **state)
@@ -301,8 +326,10 @@ static void an_agent_that_does_not_read_ends_it(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	    bed_test(events_are_one_on_a_line),
 	    bed_test(events_can_be_those_of_one_sandbox),
 	    bed_test(a_tail_is_a_number),
+	    bed_test(events_that_are_followed_come_as_they_happen),
 	    bed_test(events_with_json_are_lines_of_json),
 	    bed_test(a_stream_of_events_that_breaks_is_an_error),
 	    bed_test(a_signal_ends_what_is_followed),
