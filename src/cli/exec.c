@@ -43,14 +43,31 @@ static int send_signal(struct cli *c, const char *id)
 	                take_ptr(body), NULL);
 }
 
+static int on_terminal(struct cli *c, const char *id)
+{
+	autofree char *line = NULL;
+	char **argv = c->argv;
+	int argc = c->argc;
+
+	if (cli_has(c, 'd') || c->json)
+		return cli_bad(c, "--tty goes with neither --detach nor --json");
+	if (cli_has(c, 'e') || cli_has(c, 'C') || cli_has(c, 'u') || cli_has(c, KEY_TIMEOUT))
+		return cli_bad(c, "--tty goes with none of --env, --cwd, --user and --timeout: say "
+		                  "it in the command");
+	if (argc && !strcmp(argv[0], "--")) {
+		argc--;
+		argv++;
+	}
+	if (argc > 1 && !(line = execio_quote(argc, argv)))
+		return cli_die("out of memory");
+	return execio_terminal(c, id, line ? line : argc ? argv[0] : NULL);
+}
+
 static int run(struct cli *c)
 {
 	bool detached = cli_has(c, 'd'), attach = cli_has(c, KEY_ATTACH);
 	autojson json_t *body = NULL;
-	autofree char *line = NULL;
 	char id[CLI_ID];
-	char **argv;
-	int argc;
 
 	if (cli_first_id(c, id))
 		return CLI_PANDA;
@@ -60,19 +77,8 @@ static int run(struct cli *c)
 		return send_signal(c, id);
 	if (attach)
 		return execio_attach(c, id, cli_str(c, KEY_ATTACH, ""), cli_has(c, 'i'));
-	if (cli_has(c, 't')) {
-		if (detached || c->json)
-			return cli_bad(c, "--tty goes with neither --detach nor --json");
-		argc = c->argc;
-		argv = c->argv;
-		if (argc && !strcmp(argv[0], "--")) {
-			argc--;
-			argv++;
-		}
-		if (argc > 1 && !(line = execio_quote(argc, argv)))
-			return cli_die("out of memory");
-		return execio_terminal(c, id, line ? line : argc ? argv[0] : NULL);
-	}
+	if (cli_has(c, 't'))
+		return on_terminal(c, id);
 	if (execio_body(c, c->argc, c->argv, &body))
 		return CLI_PANDA;
 	if (detached)

@@ -154,6 +154,19 @@ static void a_terminal_goes_with_neither_detach_nor_json(void **state)
 	fails(125, "panda exec: --tty goes with neither --detach nor --json\n");
 }
 
+static void options_that_a_terminal_does_not_know_are_not_forgotten_in_silence(void **state)
+{
+	static const char *const options[][2] = {{"-u", "web"},
+	                                         {"-e", "A=1"},
+	                                         {"-C", "/srv"},
+	                                         {"--timeout", "5"}};
+
+	for (size_t i = 0; i < ARRAY_LEN(options); i++) {
+		panda("exec", "-t", options[i][0], options[i][1], BOX, "id");
+		fails(125, "panda exec: ");
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -170,6 +183,7 @@ int main(void)
 	    bed_test(what_is_no_terminal_is_refused),
 	    bed_test(a_command_on_a_terminal_is_one_line),
 	    bed_test(a_terminal_goes_with_neither_detach_nor_json),
+	    bed_test(options_that_a_terminal_does_not_know_are_not_forgotten_in_silence),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
