@@ -40,6 +40,7 @@ struct conn {
 	bool held;              /* its stream goes on */
 	bool websocket, tunnel; /* what comes is no HTTP any more */
 	bool draining;          /* answered, and nothing of what comes is looked at */
+	bool deaf;              /* a tunnel whose other half goes on */
 };
 
 struct text {
@@ -396,15 +397,12 @@ static void take_bytes(struct conn *c)
 
 	if (n < 0 && errno == EAGAIN)
 		return;
-	if (n <= 0 && c->tunnel && n == 0) {
+	if (n == 0 && c->tunnel) {
 		append(&bed.heard, &bed.heard_len, "[end]", 5);
-		c->tunnel = false; /* heard once; our half goes on */
-		c->draining = true;
+		c->deaf = true;
 		return;
 	}
 	if (n <= 0) {
-		if (c->draining && c->held)
-			c->held = false;
 		drop(c);
 		return;
 	}
@@ -629,6 +627,17 @@ static void take_steps(void)
 
 /* ---- the loop ---- */
 
+static void take_heard(void)
+{
+	errno = 0;
+	if (take_output(&bed.heard_fd, &bed.heard, &bed.heard_len))
+		return;
+	if (errno == ECONNRESET)
+		append(&bed.heard, &bed.heard_len, "[reset]", 7);
+	else
+		append(&bed.heard, &bed.heard_len, "[closed]", 8);
+}
+
 /* false: the command has ended, and all that it wrote and asked for is here. */
 static bool turn(void)
 {
@@ -646,7 +655,7 @@ static bool turn(void)
 	                       .events = POLLOUT};
 	p[5] = (struct pollfd){.fd = bed.heard_fd, .events = POLLIN};
 	for (size_t i = 0; i < BED_MAX; i++)
-		if (b.conn[i].fd >= 0) {
+		if (b.conn[i].fd >= 0 && !b.conn[i].deaf) {
 			at[n - 6] = i;
 			p[n++] = (struct pollfd){.fd = b.conn[i].fd, .events = POLLIN};
 		}
@@ -664,8 +673,8 @@ static bool turn(void)
 		take_output(&b.err, &bed.err, &bed.err_len);
 	if (p[4].revents)
 		feed();
-	if (p[5].revents && !take_output(&bed.heard_fd, &bed.heard, &bed.heard_len))
-		append(&bed.heard, &bed.heard_len, "[closed]", 8);
+	if (p[5].revents)
+		take_heard();
 	take_steps();
 	return !p[3].revents || ready > 1;
 }
