@@ -110,7 +110,7 @@ static bool has_letter(const struct option *lo, int letter)
 	return false;
 }
 
-/* 0, CLI_PANDA, or -1 when help was asked for and given. */
+/* 0, an exit code, or -1 when help was asked for and given. */
 static int parse(struct cli *c, int argc, char **argv)
 {
 	struct option lo[48] = {0};
@@ -331,7 +331,7 @@ int cli_bad(const struct cli *c, const char *fmt, ...)
 	vfprintf(stderr, fmt, ap);
 	va_end(ap);
 	fprintf(stderr, "\nTry 'panda %s --help'.\n", c->cmd->name);
-	return CLI_PANDA;
+	return c->cmd->misused ? c->cmd->misused : CLI_PANDA;
 }
 
 int cli_die(const char *fmt, ...)

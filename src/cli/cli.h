@@ -101,6 +101,7 @@ struct cli_command {
 	enum cli_word word;           /* what its arguments are */
 	bool guest;                   /* the first word that is no option ends our options */
 	bool local;                   /* needs no server: no --url and the like */
+	int misused;                  /* exit code of a misuse; 0: CLI_PANDA */
 	int (*run)(struct cli *c);    /* NULL when it has verbs */
 	int (*raw)(int argc, char **argv); /* parses for itself */
 };
@@ -133,18 +134,18 @@ extern const struct cli_opt cli_common[]; /* what every command with a server ha
 bool cli_has(const struct cli *c, int key);
 /* The last one given, or other. */
 const char *cli_str(const struct cli *c, int key, const char *other);
-/* 0, or CLI_PANDA after saying what is wrong. *ret keeps its value when it is not given. */
+/* 0, or what cli_bad() gives, said. *ret keeps its value when it is not given. */
 int cli_num(const struct cli *c, int key, long min, long max, long *ret);
 /* "90", "90s", "15m", "2h", "1d" */
 int cli_seconds(const struct cli *c, int key, long *ret);
 /* NAME=VALUE as often as given, into an object. */
 int cli_pairs(const struct cli *c, int key, json_t *into);
-/* 0 when there are min to max arguments left (max -1: any number), else CLI_PANDA, said. */
+/* 0 when there are min to max arguments left (max -1: any number), else as cli_bad(), said. */
 int cli_args(const struct cli *c, int min, int max);
 
 /* ---- talking ---- */
 
-/* Says what is wrong and where the help is. */
+/* Says what is wrong and where the help is. CLI_PANDA, or what the command says of misuse. */
 int cli_bad(const struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* "panda: text", with the next step where we know one. Both return CLI_PANDA. */
 int cli_say(const struct cli *c, const struct panda_error *e);

@@ -131,5 +131,6 @@ const struct cli_command command_doctor = {
     .about = "Says what this host can do for machines and what is missing, and whether a pandad\n"
 	     "answers. Exit code 0: everything is there; 1: the host lacks something.",
     .examples = "  panda doctor\n  panda doctor && panda machine run -- uname -a\n",
+    .misused = CLI_USAGE,
     .run = run,
 };

@@ -215,6 +215,16 @@ static void a_kernel_that_is_not_there_is_named(void **state)
 	fails(1, "panda: cannot make /dev/null/run: Not a directory\n");
 }
 
+static void words_that_make_no_sense_to_doctor_are_two_too(void **state)
+{
+	panda("doctor", "now");
+	fails(2, "panda doctor: what is 'now' for?\n");
+	panda("doctor", "--nonsense");
+	fails(2, "panda doctor: there is no option '--nonsense'");
+	panda("doctor", "--url");
+	fails(2, "panda doctor: --url wants a value\n");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -228,6 +238,7 @@ int main(void)
 	    bed_test(words_that_make_no_sense_are_two),
 	    bed_test(help_of_machine_is_no_failure),
 	    bed_test(a_kernel_that_is_not_there_is_named),
+	    bed_test(words_that_make_no_sense_to_doctor_are_two_too),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
