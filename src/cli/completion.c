@@ -50,7 +50,10 @@ static void bash_values(const struct cli_command *cmd, FILE *to)
 	for (size_t i = 0; (o = opt_at(cmd, i)); i++) {
 		if (!o->arg)
 			continue;
-		fprintf(to, "\t\t%s:--%s) ", cmd->name, o->name);
+		fprintf(to, "\t\t%s:--%s", cmd->name, o->name);
+		if (o->key < KEY_FIRST)
+			fprintf(to, "|%s:-%c", cmd->name, o->key);
+		fputs(") ", to);
 		if (o->word == WORD_FILE)
 			fprintf(to, "compopt -o default ;;\n");
 		else if (o->word)
@@ -154,8 +157,12 @@ static void zsh_command(const struct cli_command *cmd, FILE *to)
 			zsh_action(o->word, to);
 		}
 		fputc('\'', to);
-		if (o->key < KEY_FIRST)
-			fprintf(to, " '*-%c[same]%s'", o->key, o->arg ? ":value:" : "");
+		if (o->key >= KEY_FIRST)
+			continue;
+		fprintf(to, " '*-%c[same]%s", o->key, o->arg ? ":value:" : "");
+		if (o->arg)
+			zsh_action(o->word, to);
+		fputc('\'', to);
 	}
 	if (cmd->verbs) {
 		fprintf(to, " \\\n\t\t'1:verb:(");

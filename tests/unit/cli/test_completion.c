@@ -132,6 +132,14 @@ static void values_of_long_options_are_known(void **state)
 	expect_offer("panda ls --ca-file ^", "[files]");
 }
 
+static void values_of_short_options_are_known_too(void **state)
+{
+	assert_string_equal(offers("panda create -t ^"), "template-name\n");
+	assert_string_equal(offers("panda run -v ^"), "volume-name\n");
+	assert_string_equal(offers("panda fork -n ^"), "\n");
+	expect_offer("panda template build -f ^", "[files]");
+}
+
 static void files_are_left_to_bash(void **state)
 {
 	expect_offer("panda cp ^", "[files]");
@@ -180,6 +188,7 @@ int main(void)
 	    bed_test(sandboxes_are_asked_for),
 	    bed_test(verbs_come_before_what_they_take),
 	    bed_test(values_of_long_options_are_known),
+	    bed_test(values_of_short_options_are_known_too),
 	    bed_test(files_are_left_to_bash),
 	    bed_test(names_of_a_server_are_words_and_never_run),
 	    bed_test(every_shell_is_told_apart),
