@@ -141,6 +141,7 @@ static void exec_free(struct fake_agent *a, struct agent_exec *x)
 	*p = x->next;
 	buf_free(&x->out[0]);
 	buf_free(&x->out[1]);
+	buf_free(&x->in);
 	free(x->env);
 	free(x);
 }
@@ -346,7 +347,7 @@ static void exec_request(struct fake_agent *a, struct agent_conn *c, const struc
 	s = stream_new(c, h, m->window);
 	s->exec = x;
 	if (!(m->flags & (WIRE_EXEC_STDIN | WIRE_EXEC_PTY)))
-		program_eof(x);
+		program_eof(a, x);
 }
 
 static void exec_attach(struct fake_agent *a, struct agent_conn *c, const struct wire_header *h,
@@ -505,7 +506,7 @@ static int file_written(struct fake_agent *a, struct agent_stream *s)
 	if (!t)
 		return -EINVAL;
 	if (!strncmp(s->path, "/sys/", 5))
-		return 0; /* a kernel that takes what it is told */
+		return tree_put(t, rest, S_IFREG | 0644, s->in.p, s->in.n, true); /* a kernel's */
 	if (n && s->flags & WIRE_WRITE_EXCL)
 		return -EEXIST;
 	if (s->flags & WIRE_WRITE_APPEND)
@@ -820,6 +821,8 @@ static void stats_request(struct fake_agent *a, struct agent_conn *c, const stru
 
 /* ---- requests ---- */
 
+const char *const agent_dirs[] = {"dev", "etc", "root", "run", "tmp", NULL};
+
 static const char *const request_names[] = {
     "exec",   "attach",   "list",  "signal",  "read",     "write",  "dir",     "stat",  "mkdir",
     "remove", "rename",   "chmod", "symlink", "readlink", "watch",  "connect", "stats", "sync",
@@ -942,7 +945,7 @@ static void stream_eof(struct fake_agent *a, struct agent_stream *s)
 	int r;
 
 	if (s->exec) {
-		program_eof(s->exec);
+		program_eof(a, s->exec);
 	} else if (s->type == WIRE_CONNECT) {
 		s->eof = s->over = true;
 	} else if (s->type == WIRE_WRITE) {
@@ -1160,6 +1163,7 @@ size_t agent_poll(struct fake_agent *a, struct pollfd *p, size_t max)
 
 void agent_ready(struct fake_agent *a, const struct pollfd *p, size_t n)
 {
+	a->mute = silent(a); /* it may have been told so while it waited */
 	for (size_t k = 0; k < n; k++) {
 		if (!p[k].revents)
 			continue;
@@ -1168,7 +1172,7 @@ void agent_ready(struct fake_agent *a, const struct pollfd *p, size_t n)
 			continue;
 		}
 		for (size_t i = 0; i < AGENT_CONNS; i++)
-			if (a->conns[i].fd == p[k].fd && (p[k].revents & ~POLLOUT) &&
+			if (a->conns[i].fd == p[k].fd && (p[k].revents & ~POLLOUT) && !a->mute &&
 			    !conn_read(a, &a->conns[i])) {
 				conn_drop(a, &a->conns[i]);
 				break;
@@ -1264,6 +1268,9 @@ void agent_start(struct fake_agent *a, const struct device *root, const struct d
 		a->conns[i].fd = -1;
 	tree_load(&a->root, root);
 	tree_load(&a->shm, memory);
+	for (i = 0; agent_dirs[i]; i++)
+		if (!tree_find(&a->root, agent_dirs[i]))
+			tree_put(&a->root, agent_dirs[i], S_IFDIR | 0755, NULL, 0, false);
 	a->generation = (uint64_t)json_integer_value(json_object_get(state, "generation"));
 	a->next_exec = (uint64_t)json_integer_value(json_object_get(state, "next_exec"));
 	json_array_foreach(json_object_get(state, "mounts"), i, m)

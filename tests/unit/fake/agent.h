@@ -37,6 +37,8 @@ struct agent_exec {
 	uint32_t flags, how, code, exited; /* exited: WIRE_EXITED_* */
 	bool running, detached;
 	bool wants_stdin; /* cat: what comes goes to its output */
+	bool hashes;      /* panda-upper hash: what comes are names of files */
+	struct buf in;
 	char text[512], cwd[256], user[64];
 	char *env; /* "KEY=value" lines */
 	struct buf out[2];
@@ -85,6 +87,9 @@ struct fake_agent {
 	unsigned live;
 };
 
+/* What a root has from the beginning. */
+extern const char *const agent_dirs[];
+
 /* root and memory are where its files are; state (may be NULL) is what agent_state() gave. */
 void agent_start(struct fake_agent *a, const struct device *root, const struct device *memory,
                  const json_t *state);
@@ -110,7 +115,7 @@ void exec_end(struct agent_exec *x, uint32_t how, uint32_t code);
 /* Runs it, to its end or until it waits. -ENOENT: there is no such program. */
 int program_start(struct fake_agent *a, struct agent_exec *x, char *const *argv, bool shell);
 void program_input(struct agent_exec *x, const void *p, size_t n);
-void program_eof(struct agent_exec *x);
+void program_eof(struct fake_agent *a, struct agent_exec *x);
 /* machine.c: what is about to change on the volume in slot arg. */
 void volume_before(void *arg, off_t off, size_t n);
 /* The machine ends, with these last words on its console. */

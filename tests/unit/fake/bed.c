@@ -173,14 +173,20 @@ static void reap(void)
 	}
 }
 
+/* Of two beds, the one that goes first: not all processes are its own. */
+void bed_leave(struct bed *b)
+{
+	close(b->lifeline[1]);
+	close(b->lifeline[0]);
+	tree_remove_all(AT_FDCWD, b->dir);
+}
+
 void bed_free(struct bed *b)
 {
 	if (b->host)
 		bed_close_host(b);
-	close(b->lifeline[1]);
-	close(b->lifeline[0]);
+	bed_leave(b);
 	reap();
-	tree_remove_all(AT_FDCWD, b->dir);
 	assert_int_equal(count_fds(), b->fds);
 }
 
@@ -275,9 +281,8 @@ void bed_turn(struct bed *b, uint64_t deadline, const char *what, const char *fi
 			print_error("sandbox %s: %s, pid %d, %s, %s\n", sb->id,
 			            sandbox_state_record(sb->state), (int)sb->pid,
 			            sb->ops ? "at work" : "idle", sb->end);
-		print_error("%s:%d: never became true: %s (last error: %s)\n", file, line, what,
-		            b->err.text);
-		_cmocka_fail(file, line, "a deadline has passed");
+		_cmocka_fail(file, line, "never became true: %s (last error: %s)", what,
+		             b->err.text);
 	}
 	loop_timer_set(b->loop, &t, mono_ms() + TURN_MS);
 	assert_true(loop_run(b->loop) >= 0);
@@ -421,16 +426,9 @@ size_t bed_fork(struct bed *b, struct sandbox *sb, size_t count, struct sandbox 
 	return k.n;
 }
 
-struct snapped {
-	struct bed *bed;
-	bool done;
-	int r;
-	struct host_snapshot *ret;
-};
-
-static void on_snapped(void *arg, const struct err *e, const struct host_snapshot *s)
+void bed_snapped(void *arg, const struct err *e, const struct host_snapshot *s)
 {
-	struct snapped *k = arg;
+	struct bed_snapped *k = arg;
 
 	k->done = true;
 	k->r = e ? -e->code : 0;
@@ -443,9 +441,9 @@ static void on_snapped(void *arg, const struct err *e, const struct host_snapsho
 
 int bed_snapshot(struct bed *b, struct sandbox *sb, const char *name, struct host_snapshot *ret)
 {
-	struct snapped k = {.bed = b, .ret = ret};
+	struct bed_snapped k = {.bed = b, .ret = ret};
 
-	host_snapshot(b->host, sb, name, NULL, on_snapped, &k);
+	host_snapshot(b->host, sb, name, NULL, bed_snapped, &k);
 	bed_until(b, k.done);
 	bed_check(b);
 	return k.r;

@@ -48,6 +48,8 @@ void bed_reopen(struct bed *b);
 void bed_empty(struct bed *b);
 /* Ends all machines and asserts that no process, no file in run_dir and no fd is left. */
 void bed_free(struct bed *b);
+/* Removes a second bed whose host is closed, while another one goes on. */
+void bed_leave(struct bed *b);
 
 /* cmocka fixtures: *state is a struct bed with an open host. */
 int bed_setup(void **state);
@@ -116,6 +118,15 @@ struct bed_answer {
 };
 void bed_answered(void *arg, const struct err *e, struct sandbox *sb);
 int bed_wait_answer(struct bed *b, struct bed_answer *a);
+
+/* The same for host_snapshot(). */
+struct bed_snapped {
+	struct bed *bed;
+	bool done;
+	int r;
+	struct host_snapshot *ret; /* NULL: not wanted */
+};
+void bed_snapped(void *arg, const struct err *e, const struct host_snapshot *s);
 
 /* ---- what is inside ---- */
 

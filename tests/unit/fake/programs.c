@@ -4,6 +4,7 @@
  *   echo [-n] WORDS [> FILE | >&2]   cat [FILE...]   exit N   true   false   sleep (until killed)
  *   fill N (bytes)   env   pwd   hostname   whoami   signal N   rm FILE   mkdir DIR
  *   poweroff   panic   crash (the machine ends, as each of them does)
+ *   panda-upper list, panda-upper hash (guest/upper/upper.c), once that was put there
  *
  * One that waits (cat without a file, sleep) is the last of its list.
  */
@@ -143,6 +144,71 @@ static int run_mkdir(struct fake_agent *a, const char *path)
 	return tree_put(t, rest, S_IFDIR | 0755, NULL, 0, true) < 0;
 }
 
+static bool of_its_template(const char *path)
+{
+	for (size_t i = 0; agent_dirs[i]; i++)
+		if (!strcmp(path, agent_dirs[i]))
+			return true;
+	return !strncmp(path, "dev/", 4);
+}
+
+/* All else that is on its disk was written over the template. */
+static int upper_list(struct fake_agent *a, struct agent_exec *x)
+{
+	for (struct node *n = a->root.nodes; n; n = n->next) {
+		char line[1024];
+		int len;
+
+		if (!n->path[0] || of_its_template(n->path))
+			continue;
+		len = snprintf(line, sizeof(line), "%c %o 0 0 %zu %llu %llu - 0 0 0 /%s",
+		               S_ISREG(n->mode)   ? 'f'
+		               : S_ISLNK(n->mode) ? 'l'
+		                                  : 'd',
+		               n->mode & 07777, n->n, (unsigned long long)n->mtime_ns,
+		               (unsigned long long)n->mtime_ns, n->path);
+		exec_output(x, 0, line, (size_t)len + 1);
+		exec_output(x, 0, n->data, S_ISLNK(n->mode) ? n->n : 0);
+		exec_output(x, 0, "", 1);
+	}
+	return 0;
+}
+
+/* Not SHA-256, but of as many letters, and another for another content. */
+static void upper_hash(struct fake_agent *a, struct agent_exec *x)
+{
+	const char *end = x->in.p + x->in.n;
+
+	for (const char *name = x->in.p; name && name < end; name += strlen(name) + 1) {
+		const char *rest;
+		struct tree *t = agent_resolve(a, name, &rest);
+		struct node *n = t ? tree_find(t, rest) : NULL;
+		uint64_t h = 14695981039346656037u;
+		char text[65];
+
+		for (size_t i = 0; n && i < n->n; i++)
+			h = (h ^ (unsigned char)n->data[i]) * 1099511628211u;
+		for (int i = 0; i < 4; i++)
+			snprintf(text + 16 * i, 17, "%016llx",
+			         (unsigned long long)(h + (uint64_t)i));
+		exec_output(x, 0, text, sizeof(text));
+	}
+}
+
+/* It must be there: pandad puts it into guests. */
+static int run_upper(struct fake_agent *a, struct agent_exec *x, const char *path, const char *verb)
+{
+	const char *rest;
+	struct tree *t = agent_resolve(a, path, &rest);
+
+	if (!t || !tree_find(t, rest) || !verb)
+		return -ENOENT;
+	if (!strcmp(verb, "list"))
+		return upper_list(a, x);
+	x->hashes = true;
+	return -1;
+}
+
 _Noreturn void machine_exit(struct fake_agent *a, const char *words)
 {
 	int fd = openat(a->dirfd, "console.log", O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
@@ -183,6 +249,8 @@ static int run_words(struct fake_agent *a, struct agent_exec *x, char **w, int n
 		return run_rm(a, in_dir(x, w[n - 1]));
 	if (!strcmp(p, "mkdir") && n > 1)
 		return run_mkdir(a, in_dir(x, w[n - 1]));
+	if (!strncmp(p, ".panda-upper", 12))
+		return run_upper(a, x, w[0], w[1]);
 	if (!strcmp(p, "signal"))
 		return exec_end(x, WIRE_HOW_SIGNAL, (uint32_t)number), 0;
 	if (!strcmp(p, "poweroff"))
@@ -251,10 +319,14 @@ void program_input(struct agent_exec *x, const void *p, size_t n)
 {
 	if (x->running && x->wants_stdin)
 		exec_output(x, 0, p, n);
+	else if (x->hashes)
+		buf_add(&x->in, p, n);
 }
 
-void program_eof(struct agent_exec *x)
+void program_eof(struct fake_agent *a, struct agent_exec *x)
 {
-	if (x->running && x->wants_stdin)
+	if (x->hashes)
+		upper_hash(a, x);
+	if (x->running && (x->wants_stdin || x->hashes))
 		exec_end(x, WIRE_HOW_EXIT, 0);
 }

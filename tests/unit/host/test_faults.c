@@ -1,5 +1,5 @@
 /*
- * pandad is killed at each step that has a name (host/fault.h): the next one finds a sandbox that
+ * pandad is killed at each step that has a name (base/fault.h): the next one finds a sandbox that
  * is before or after, nothing that belongs to no record, and a machine that works.
  *
  * Each row of the table is one fault, or the nth time it is passed: what there was before, what
