@@ -198,8 +198,11 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 	struct machine_info info = {0};
 	bool there = machine_look(&sb->host->machines, sb->machine, &info, NULL) == 0;
 
-	if (sb->state == SANDBOX_REWINDING) /* before or after: the record says which machine */
+	if (sb->state == SANDBOX_REWINDING) { /* before or after: the record says which machine */
 		settle_as(sb, SANDBOX_RUNNING);
+		if (info.alive) /* it may have been paused when it was to be put back */
+			set_paused(sb->host, sb->machine, false);
+	}
 	switch (sb->state) {
 	case SANDBOX_CREATING: /* nobody was told of it */
 		log_info("undoing a create sandbox=%s", sb->id);
@@ -222,7 +225,9 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 	case SANDBOX_HIBERNATED:
 		recover_asleep(sb, there, t);
 		return;
-	default:
+	default: /* one that failed has no machine: what runs under its name, nobody reaches */
+		if (info.alive)
+			machine_remove(&sb->host->machines, sb->machine, NULL);
 		sandbox_schedule(sb);
 		t->failed++;
 	}
