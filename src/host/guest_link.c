@@ -1,5 +1,6 @@
 #include "host/guest_link.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,14 @@ struct link {
 	unsigned inside;   /* callbacks of the guest on the stack */
 	bool doomed;       /* free it when nobody is inside */
 };
+
+/* It is its sandbox's way to a machine, or doomed, and then a callback of its guest is at work. */
+static void link_check(const struct link *l)
+{
+	assert(l->g && l->io.added);
+	assert((l->sb->link == l) == !l->doomed);
+	assert(l->doomed ? l->inside > 0 : l->sb->pid > 0);
+}
 
 static void link_free(struct link *l)
 {
@@ -83,6 +92,7 @@ static void on_io(void *arg, uint32_t events)
 	struct link *l = arg;
 	bool dead;
 
+	link_check(l);
 	if (events & EPOLLIN)
 		l->heard_ms = mono_ms();
 	l->inside++;
@@ -104,6 +114,7 @@ static void on_idle(void *arg)
 {
 	struct link *l = arg;
 
+	link_check(l);
 	if (guest_idle(l->g))
 		link_free(l);
 	else
@@ -155,6 +166,7 @@ static void on_watch(void *arg)
 	struct sandbox *sb = l->sb;
 	uint64_t now = mono_ms(), limit = (uint64_t)sb->host->config.silent_s * 1000;
 
+	link_check(l);
 	loop_timer_set(sb->host->loop, &l->watch, now + limit / 2);
 	if (guest_idle(l->g) || sb->ops || sb->state != SANDBOX_RUNNING) {
 		l->heard_ms = now; /* nobody waits, or it is us who let it stand still */
@@ -197,6 +209,7 @@ static int link_new(struct host *h, struct sandbox *sb, struct guest *g)
 		return r;
 	}
 	sb->link = l;
+	link_check(l);
 	return 0;
 }
 

@@ -32,6 +32,8 @@ void op_queue(struct sandbox *sb, const char *name, struct op *op);
 /* Behind the one at work. */
 void op_queue_first(struct sandbox *sb, const char *name, struct op *op);
 void op_end(struct op *op);
+/* Asserts the rules of the queue: all are of this sandbox, and the first one alone has begun. */
+void op_check(const struct sandbox *sb);
 
 /* Why this sandbox cannot do what needs a running machine: fills *e, negative. 0: it can. */
 int sandbox_need_running(const struct sandbox *sb, struct err *e);

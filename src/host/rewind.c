@@ -1,5 +1,6 @@
 #include "host/rewind.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -25,6 +26,23 @@ bool checkpoint_thinned(uint64_t newest, uint64_t serial)
 	     reach *= 2)
 		every *= 2;
 	return serial % every != 0;
+}
+
+void history_check(const struct history *y)
+{
+	uint64_t bytes = 0, serial = y->serial + 1;
+	size_t n = 0, named = 0;
+
+	for (const struct checkpoint *c = y->newest; c; c = c->older, n++) {
+		assert(c->serial > 0 && c->serial < serial);
+		assert(c->image.state >= 0 && c->image.engine);
+		serial = c->serial;
+		bytes += c->bytes;
+		named += c->name[0] != 0;
+	}
+	assert(n == y->n && bytes == y->bytes);
+	assert(n <= CHECKPOINTS_MAX && named <= CHECKPOINTS_NAMED_MAX);
+	assert(!y->untouched || y->newest);
 }
 
 static void free_list(void *arg)
@@ -88,6 +106,7 @@ static void thin(struct host *h, struct history *y)
 	while (y->n > CHECKPOINTS_MAX || (y->n > 1 && y->bytes > CHECKPOINT_BYTES_MAX))
 		cut(y, oldest(y), &list);
 	free_later(h, list);
+	history_check(y);
 }
 
 void history_drop(struct sandbox *sb, const char *lost)
@@ -164,6 +183,7 @@ int host_checkpoint_delete(struct host *h, struct sandbox *sb, const char *id, s
 		sb->history->untouched = false;
 	cut(sb->history, p, &list);
 	free_later(h, list);
+	history_check(sb->history);
 	return 0;
 }
 
@@ -566,6 +586,7 @@ static void start_done(void *arg)
 	free_later(h, list);
 	link_take(h, sb, &w->job.guest);
 	y->untouched = true;
+	history_check(y);
 	host_touch(h, sb);
 	h->stats.rewinds++;
 	ms = (double)(mono_ns() - w->asked_ns) / 1e6;

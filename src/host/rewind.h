@@ -93,5 +93,7 @@ int host_set_checkpoints(struct host *h, struct sandbox *sb, bool automatic, str
 
 /* All go; lost (a constant) is what lists say about it. NULL: nothing is said. */
 void history_drop(struct sandbox *sb, const char *lost);
+/* Asserts that the list is in order and what is counted is what is there. */
+void history_check(const struct history *y);
 /* Somebody talks to the guest: from now on it is not what it was. */
 void history_touch(struct sandbox *sb);

@@ -45,6 +45,23 @@ bool sandbox_state_parse(const char *name, enum sandbox_state *ret)
 	return false;
 }
 
+bool sandbox_may_go(enum sandbox_state from, enum sandbox_state to)
+{
+	static const unsigned arrows[SANDBOX_STATES] = {
+	    [SANDBOX_CREATING] = 1u << SANDBOX_RUNNING,
+	    [SANDBOX_RUNNING] =
+		1u << SANDBOX_PAUSED | 1u << SANDBOX_HIBERNATING | 1u << SANDBOX_FAILED,
+	    [SANDBOX_PAUSED] =
+		1u << SANDBOX_RUNNING | 1u << SANDBOX_HIBERNATING | 1u << SANDBOX_FAILED,
+	    [SANDBOX_HIBERNATING] = 1u << SANDBOX_HIBERNATED,
+	    [SANDBOX_HIBERNATED] = 1u << SANDBOX_WAKING,
+	    [SANDBOX_WAKING] = 1u << SANDBOX_RUNNING,
+	    [SANDBOX_REWINDING] = 1u << SANDBOX_RUNNING,
+	};
+
+	return arrows[from] >> to & 1;
+}
+
 void sandbox_check(const struct sandbox *sb)
 {
 	assert(strlen(sb->id) == SANDBOX_ID && sb->tenant[0]);
@@ -55,6 +72,9 @@ void sandbox_check(const struct sandbox *sb)
 	assert((sb->pidfd >= 0) == (sb->pid > 0));
 	assert(!sb->link || sb->pid > 0);
 	assert((sb->state == SANDBOX_FAILED) == (sb->end[0] != 0));
+	/* Checkpoints are memory: what sleeps has none. */
+	assert(!sb->history || (sb->state != SANDBOX_CREATING && sb->state != SANDBOX_HIBERNATED &&
+	                        sb->state != SANDBOX_WAKING));
 	assert(sb->generation > 0 || sb->state == SANDBOX_CREATING || sb->state == SANDBOX_KILLING);
 }
 

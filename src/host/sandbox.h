@@ -115,6 +115,8 @@ const char *sandbox_state_name(enum sandbox_state s);                /* as the A
 bool sandbox_state_parse(const char *name, enum sandbox_state *ret); /* of the record */
 const char *sandbox_state_record(enum sandbox_state s);
 
+/* Is there an arrow in the drawing that is taken by what went well? */
+bool sandbox_may_go(enum sandbox_state from, enum sandbox_state to);
 /* Asserts every rule of the drawing that can be seen from the sandbox alone. */
 void sandbox_check(const struct sandbox *sb);
 

@@ -62,6 +62,7 @@ int sandbox_enter(struct sandbox *sb, enum sandbox_state to, struct err *e)
 	enum sandbox_state from = sb->state;
 	int r;
 
+	assert(sandbox_may_go(from, to));
 	sb->state = to;
 	r = record_update(sb, e);
 	if (r < 0) {
@@ -82,12 +83,22 @@ static void op_init(struct op *op, struct sandbox *sb, const char *name)
 	op->sb = sb;
 	op->name = name;
 	op->asked_ms = mono_ms();
+	op->began_ms = 0;
 	snprintf(op->request, sizeof(op->request), "%s", request ? request : "");
+}
+
+void op_check(const struct sandbox *sb)
+{
+	for (const struct op *op = sb->ops; op; op = op->next) {
+		assert(op->sb == sb && op->begin && op->name);
+		assert((op->began_ms != 0) == (op == sb->ops));
+	}
 }
 
 static void op_begin(struct op *op)
 {
 	op->began_ms = mono_ms();
+	op_check(op->sb);
 	log_debug("operation begins op=%s sandbox=%s request=%s waited_ms=%llu", op->name,
 	          op->sb->id, op->request[0] ? op->request : "-",
 	          (unsigned long long)(op->began_ms - op->asked_ms));
@@ -100,8 +111,8 @@ void op_queue(struct sandbox *sb, const char *name, struct op *op)
 
 	op_init(op, sb, name);
 	op->next = NULL;
-	while (*p)
-		p = &(*p)->next;
+	for (; *p; p = &(*p)->next)
+		assert(*p != op); /* it would wait for itself */
 	*p = op;
 	if (sb->ops == op)
 		op_begin(op);
@@ -124,7 +135,7 @@ void op_end(struct op *op)
 {
 	struct sandbox *sb = op->sb;
 
-	assert(sb->ops == op);
+	assert(sb->ops == op && op->began_ms);
 	log_debug("operation ended op=%s sandbox=%s request=%s state=%s took_ms=%llu", op->name,
 	          sb->id, op->request[0] ? op->request : "-", sandbox_state_record(sb->state),
 	          (unsigned long long)(mono_ms() - op->began_ms));

@@ -292,12 +292,18 @@ void bed_turn(struct bed *b, uint64_t deadline, const char *what, const char *fi
 
 void bed_check(struct bed *b)
 {
-	size_t n = 0;
+	size_t n = 0, checkpoints = 0;
 
 	/* While an operation is at work on one, its machine may come or go at any moment. */
-	for (struct sandbox *sb = b->host->newest; sb; sb = sb->next, n++)
+	for (struct sandbox *sb = b->host->newest; sb; sb = sb->next, n++) {
+		op_check(sb);
+		if (sb->history)
+			history_check(sb->history);
+		checkpoints += sb->history ? sb->history->n : 0;
 		if (!sb->ops)
 			sandbox_check(sb);
+	}
+	assert_int_equal(checkpoints, b->host->checkpoints);
 	assert_int_equal(n, b->host->count);
 }
 

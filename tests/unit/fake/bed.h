@@ -76,7 +76,10 @@ bool bed_in_child(struct bed *b, const char *fault, void (*fn)(struct bed *b, vo
 uint64_t bed_deadline(void);
 void bed_turn(struct bed *b, uint64_t deadline, const char *what, const char *file, int line);
 void bed_wake(struct bed *b); /* from a callback: the condition may hold now */
-/* sandbox_check() for all that no operation works on, and that all of them are counted. */
+/*
+ * The rules of every state machine: op_check() and history_check() of all sandboxes, sandbox_check()
+ * of those that no operation works on; and that all are counted.
+ */
 void bed_check(struct bed *b);
 
 /* ---- operations ---- */

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "base/cleanup.h"
 #include "host/sandbox.h"
 
 static void a_record_comes_back_as_it_was(void **state)
@@ -103,6 +104,27 @@ static void ttl_counts_from_creation(void **state)
 	assert_int_equal(sandbox_expires_ms(&sb), 0);
 }
 
+/* The drawing of sandbox.h, read once more. */
+static void states_are_entered_along_the_arrows_only(void **state)
+{
+	static const struct {
+		enum sandbox_state from;
+		const char
+		    *to; /* R(unning), P(aused), h(ibernating), H(ibernated), W(aking), F(ailed) */
+	} arrows[] = {
+	    {SANDBOX_CREATING, "R"},    {SANDBOX_RUNNING, "PhF"},  {SANDBOX_PAUSED, "RhF"},
+	    {SANDBOX_HIBERNATING, "H"}, {SANDBOX_HIBERNATED, "W"}, {SANDBOX_WAKING, "R"},
+	    {SANDBOX_KILLING, ""},      {SANDBOX_FAILED, ""},      {SANDBOX_REWINDING, "R"},
+	};
+	static const char letters[SANDBOX_STATES + 1] = "CRPhHWKFr";
+
+	assert_int_equal(ARRAY_LEN(arrows), SANDBOX_STATES);
+	for (size_t i = 0; i < ARRAY_LEN(arrows); i++)
+		for (int to = 0; to < SANDBOX_STATES; to++)
+			assert_int_equal(sandbox_may_go(arrows[i].from, (enum sandbox_state)to),
+			                 strchr(arrows[i].to, letters[to]) != NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -112,6 +134,7 @@ int main(void)
 	    cmocka_unit_test(a_spec_is_copied_deeply),
 	    cmocka_unit_test(uuids_are_of_version_4_and_differ),
 	    cmocka_unit_test(ttl_counts_from_creation),
+	    cmocka_unit_test(states_are_entered_along_the_arrows_only),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
