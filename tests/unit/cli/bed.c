@@ -1,15 +1,11 @@
 /*
  * cli/bed.c - a panda in a child, and a pandad with a script around it
  */
-#include "bed.h"
+#include "bed_internal.h"
 
-#include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <jansson.h>
-#include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,45 +20,24 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/io.h"
 #include "cli/cli.h"
-#include "common/request.h"
 
 enum {
 	DEADLINE_MS = 10 * 1000,
 	KEPT_MAX = 32,
 };
 
-struct conn {
-	int fd; /* -1: free */
-	char *in;
-	size_t len;
-	bool held;              /* its stream goes on */
-	bool websocket, tunnel; /* what comes is no HTTP any more */
-	bool draining;          /* answered, and nothing of what comes is looked at */
-	bool deaf;              /* a tunnel whose other half goes on */
-};
-
-struct text {
-	char **p;
-	size_t *n;
-};
-
 struct bed bed;
 
 static struct {
-	struct answer answer[BED_MAX];
-	bool used[BED_MAX];
-	size_t nanswers, next;
 	struct step step[BED_MAX];
 	size_t nsteps, at_step;
-	struct conn conn[BED_MAX];
-	struct conn *newest; /* of those that are held */
-	int listener, out, err, in, pidfd;
+	int out, err, in, pidfd;
 	size_t in_at;
 	struct termios tty; /* before the command */
 	pid_t pid;
-	char *wrong; /* what the test did not expect */
+	unsigned runs; /* of commands in this test */
+	char *wrong;   /* what the test did not expect */
 	void *kept[KEPT_MAX];
 	size_t nkept;
 	long *later_s; /* shared with the child: how much later it is than the clock says */
@@ -75,21 +50,21 @@ static void *must(void *p)
 	return p;
 }
 
-static void *keep(void *p)
+void *bed_keep(void *p)
 {
 	if (b.nkept == KEPT_MAX)
 		abort();
 	return b.kept[b.nkept++] = must(p);
 }
 
-static void shut(int *fd)
+void bed_shut(int *fd)
 {
 	if (*fd >= 0)
 		close(*fd);
 	*fd = -1;
 }
 
-static void append(char **p, size_t *n, const void *data, size_t len)
+void bed_append(char **p, size_t *n, const void *data, size_t len)
 {
 	*p = must(realloc(*p, *n + len + 1));
 	if (len)
@@ -98,8 +73,7 @@ static void append(char **p, size_t *n, const void *data, size_t len)
 	(*p)[*n] = 0;
 }
 
-static void wrong(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static void wrong(const char *fmt, ...)
+void bed_wrong(const char *fmt, ...)
 {
 	autofree char *more = NULL;
 	size_t n = b.wrong ? strlen(b.wrong) : 0;
@@ -109,12 +83,11 @@ static void wrong(const char *fmt, ...)
 	if (vasprintf(&more, fmt, ap) < 0)
 		abort();
 	va_end(ap);
-	append(&b.wrong, &n, more, strlen(more));
-	append(&b.wrong, &n, "\n", 1);
+	bed_append(&b.wrong, &n, more, strlen(more));
+	bed_append(&b.wrong, &n, "\n", 1);
 }
 
-/* ' becomes ". Caller frees. */
-static char *json_text(const char *s)
+char *bed_json(const char *s)
 {
 	char *copy = must(strdup(s));
 
@@ -162,277 +135,15 @@ int __wrap_poll(struct pollfd *p, nfds_t n, int timeout)
 	return __real_poll(p, n, timeout == 200 || timeout == 1000 ? 5 : timeout);
 }
 
-/* ---- the server ---- */
-
-static void listen_again(void)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET,
-	                        .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-	                        .sin_port = htons((uint16_t)bed.port)};
-	socklen_t n = sizeof(a);
-
-	b.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	setsockopt(b.listener, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
-	if (bind(b.listener, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(b.listener, 16) < 0 ||
-	    getsockname(b.listener, (struct sockaddr *)&a, &n) < 0)
-		abort();
-	bed.port = ntohs(a.sin_port);
-}
-
-static void drop(struct conn *c)
-{
-	shut(&c->fd);
-	free(c->in);
-	if (b.newest == c)
-		b.newest = NULL;
-	*c = (struct conn){.fd = -1};
-}
-
-static void leave(void)
-{
-	shut(&b.listener);
-	for (size_t i = 0; i < BED_MAX; i++)
-		drop(&b.conn[i]);
-}
-
-/* The client reads what we send, or is gone: no answer is so long that this must wait for long. */
-static void say(struct conn *c, const void *data, size_t n)
-{
-	const char *p = data;
-
-	while (n) {
-		ssize_t k = send(c->fd, p, n, MSG_NOSIGNAL);
-
-		if (k < 0 && errno == EAGAIN) {
-			poll(&(struct pollfd){.fd = c->fd, .events = POLLOUT}, 1, 100);
-			if (waitpid(b.pid, NULL, WNOHANG | WNOWAIT) != 0)
-				return;
-			continue;
-		}
-		if (k < 0)
-			return;
-		p += k;
-		n -= (size_t)k;
-	}
-}
-
-static void say_frame(struct conn *c, bool text, const char *p, size_t n)
-{
-	unsigned char head[4] = {text ? 0x81 : 0x82, (unsigned char)n};
-	size_t len = 2;
-
-	if (n > 125) {
-		head[1] = 126;
-		head[2] = (unsigned char)(n >> 8);
-		head[3] = (unsigned char)n;
-		len = 4;
-	}
-	say(c, head, len);
-	say(c, p, n);
-}
-
-/* Everything was said: what the client still sends is read and thrown away, until it leaves. */
-static void hang_up(struct conn *c)
-{
-	shutdown(c->fd, SHUT_WR);
-	c->draining = true;
-	c->held = false;
-	if (b.newest == c)
-		b.newest = NULL;
-}
-
-static void upgrade(struct conn *c, const struct answer *a)
-{
-	autofree char *head = NULL;
-	char key[64] = "";
-
-	if (a->websocket)
-		request_ws_accept(c->in, c->len, key, sizeof(key));
-	if (asprintf(&head,
-	             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n"
-	             "Sec-WebSocket-Accept: %s\r\n\r\n",
-	             a->websocket ? "websocket" : "tcp", key) < 0)
-		abort();
-	say(c, head, strlen(head));
-	c->websocket = a->websocket;
-	c->tunnel = a->tunnel;
-	c->held = true;
-	b.newest = c;
-}
-
-static void say_events(struct conn *c, const struct answer *a)
-{
-	static const char head[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
-				   "Connection: close\r\n\r\n";
-	autofree char *body = json_text(a->events);
-
-	say(c, head, strlen(head));
-	say(c, body, strlen(body));
-	c->held = a->hold;
-	if (c->held)
-		b.newest = c;
-	else
-		hang_up(c);
-}
-
-static void say_answer(struct conn *c, const struct answer *a)
-{
-	autofree char *body = a->json ? json_text(a->json) : NULL, *head = NULL;
-	const char *p = body ? body : a->bytes ? a->bytes : "";
-	size_t n = a->len ? a->len : strlen(p);
-	const char *type = a->type ? a->type : body ? "application/json" : "text/plain";
-
-	if (a->websocket || a->tunnel) {
-		upgrade(c, a);
-	} else if (a->events) {
-		say_events(c, a);
-	} else if (a->raw) {
-		say(c, a->raw, strlen(a->raw));
-		hang_up(c);
-	} else if (a->gone) {
-		drop(c);
-	} else {
-		if (asprintf(&head,
-		             "HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %zu\r\n\r\n",
-		             a->status ? a->status : 200, type, n + a->cut) < 0)
-			abort();
-		say(c, head, strlen(head));
-		say(c, p, n);
-		if (a->cut || a->early)
-			hang_up(c);
-	}
-}
-
-/* The answer that is next for this request; NULL: it is not in the script. */
-static const struct answer *answer_to(const char *line)
-{
-	for (size_t i = 0; i < b.nanswers; i++)
-		if (!b.used[i] && b.answer[i].any_time && !strcmp(b.answer[i].request, line)) {
-			b.used[i] = true;
-			return &b.answer[i];
-		}
-	while (b.next < b.nanswers && (b.used[b.next] || b.answer[b.next].any_time))
-		b.next++;
-	if (b.next == b.nanswers) {
-		wrong("it asked for '%s', when the script was over", line);
-		return NULL;
-	}
-	if (strcmp(b.answer[b.next].request, line) != 0) {
-		wrong("it asked for '%s', when it was the turn of '%s'", line,
-		      b.answer[b.next].request);
-		return NULL;
-	}
-	b.used[b.next] = true;
-	return &b.answer[b.next++];
-}
-
-static void record(const char *line, const char *p, size_t n)
-{
-	struct bed_request *r = &bed.asked[bed.nasked];
-
-	if (bed.nasked == BED_MAX) {
-		wrong("it asked for more than %d things", BED_MAX);
-		return;
-	}
-	bed.nasked++;
-	r->line = must(strdup(line));
-	append(&r->text, &r->text_len, p, n);
-	r->body = request_body(p, n, &r->len);
-}
-
-/* One request, when it is there. false: more must come first. */
-static bool take_request(struct conn *c)
-{
-	static const struct answer unknown = {.status = 500,
-	                                      .json = "{'error':'not in the script'}"};
-	size_t head = request_head(c->in, c->len), n = request_whole(c->in, c->len);
-	const struct answer *a;
-	char line[4096];
-
-	if (!head || (!n && !(b.next < b.nanswers && b.answer[b.next].early)))
-		return false;
-	n = n ? n : head;
-	snprintf(line, sizeof(line), "%.*s", (int)strcspn(c->in, "\r"), c->in);
-	if (strlen(line) > 9)
-		line[strlen(line) - 9] = 0; /* " HTTP/1.1" */
-	record(line, c->in, n);
-	a = answer_to(line);
-	say_answer(c, a ? a : &unknown);
-	if (c->fd < 0)
-		return false;
-	memmove(c->in, c->in + n, c->len - n);
-	c->len -= n;
-	return c->len && !c->draining && !c->held;
-}
-
-/* One frame of the client. false: more must come first. */
-static bool take_frame(struct conn *c)
-{
-	const unsigned char *p = (const unsigned char *)c->in;
-	size_t at = 2, n;
-
-	if (c->len < 6)
-		return false;
-	n = p[1] & 0x7f;
-	if (n == 126) {
-		n = (size_t)p[2] << 8 | p[3];
-		at = 4;
-	}
-	if (c->len < at + 4 + n)
-		return false;
-	for (size_t i = 0; i < n; i++)
-		c->in[at + 4 + i] ^= c->in[at + i % 4];
-	if ((p[0] & 0xf) < 8)
-		append(&bed.heard, &bed.heard_len, c->in + at + 4, n);
-	at += 4 + n;
-	memmove(c->in, c->in + at, c->len - at);
-	c->len -= at;
-	return c->len;
-}
-
-static void take_bytes(struct conn *c)
-{
-	char buf[65536];
-	ssize_t n = recv(c->fd, buf, sizeof(buf), 0);
-
-	if (n < 0 && errno == EAGAIN)
-		return;
-	if (n == 0 && c->tunnel) {
-		append(&bed.heard, &bed.heard_len, "[end]", 5);
-		c->deaf = true;
-		return;
-	}
-	if (n <= 0) {
-		drop(c);
-		return;
-	}
-	if (c->draining)
-		return;
-	if (c->tunnel) {
-		append(&bed.heard, &bed.heard_len, buf, (size_t)n);
-		return;
-	}
-	append(&c->in, &c->len, buf, (size_t)n);
-	if (c->websocket)
-		while (take_frame(c))
-			;
-	else
-		while (take_request(c))
-			;
-}
-
-static void take_connection(void)
-{
-	int fd = accept4(b.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-	for (size_t i = 0; fd >= 0 && i < BED_MAX; i++)
-		if (b.conn[i].fd < 0) {
-			b.conn[i].fd = fd;
-			return;
-		}
-}
-
 /* ---- the command ---- */
+
+int __lsan_is_turned_off(void);
+
+/* Under ASan, only the first command of a test is looked at for leaks: a look takes a while. */
+int __lsan_is_turned_off(void)
+{
+	return b.runs > 1;
+}
 
 static void go_to_terminal(int slave)
 {
@@ -478,7 +189,7 @@ static void child(const char *const *argv, int in, int out, int err)
 	if (chdir(bed.dir) < 0)
 		_exit(99);
 	for (; argv[argc]; argc++)
-		words[argc] = must(strdup(argv[argc]));
+		words[argc] = strdup(argv[argc]);
 	words[argc] = NULL;
 	exit(cli_main(argc, words));
 }
@@ -512,9 +223,9 @@ static void start(const char *const *argv)
 	if (!b.pid)
 		child(argv, in[0], out[1], err[1]);
 	b.pidfd = (int)syscall(SYS_pidfd_open, b.pid, 0);
-	shut(&in[0]);
-	shut(&out[1]);
-	shut(&err[1]);
+	bed_shut(&in[0]);
+	bed_shut(&out[1]);
+	bed_shut(&err[1]);
 	b.in = in[1];
 	b.out = out[0];
 	b.err = err[0];
@@ -532,26 +243,31 @@ static bool take_output(int *fd, char **to, size_t *len)
 	if (n < 0 && errno == EAGAIN)
 		return true;
 	if (n <= 0) { /* EIO: the terminal has no user any more */
-		shut(fd);
+		bed_shut(fd);
 		return false;
 	}
-	append(to, len, buf, (size_t)n);
+	bed_append(to, len, buf, (size_t)n);
 	return true;
+}
+
+static size_t in_len(void)
+{
+	return bed.in_len ? bed.in_len : bed.in ? strlen(bed.in) : 0;
 }
 
 static void feed(void)
 {
-	size_t len = bed.in_len ? bed.in_len : bed.in ? strlen(bed.in) : 0;
+	size_t len = in_len();
 	ssize_t n;
 
 	if (b.in_at < len) {
 		n = write(b.in, bed.in + b.in_at, len - b.in_at);
 		if (n < 0 && errno != EAGAIN)
-			shut(&b.in);
+			bed_shut(&b.in);
 		b.in_at += n > 0 ? (size_t)n : 0;
 	}
 	if (b.in_at >= len && !bed.in_open && !bed.tty)
-		shut(&b.in);
+		bed_shut(&b.in);
 }
 
 /* ---- steps ---- */
@@ -567,44 +283,34 @@ static bool due(const struct step *s)
 static void act(const struct step *s)
 {
 	size_t n = s->n ? (size_t)s->n : s->text ? strlen(s->text) : 0;
-	autofree char *text = s->text && !s->n ? json_text(s->text) : NULL;
+	autofree char *text = s->text && !s->n ? bed_json(s->text) : NULL;
 
 	switch (s->act) {
 	case TYPE:
 		if (write(b.in, s->text, n) != (ssize_t)n)
-			wrong("'%s' could not be typed", s->text);
+			bed_wrong("'%s' could not be typed", s->text);
 		break;
 	case TYPE_END:
-		shut(&b.in);
+		bed_shut(&b.in);
 		break;
 	case SIGNAL:
 		kill(b.pid, s->n);
 		break;
 	case SERVER_SAYS:
 	case SERVER_TEXT:
-		if (!b.newest)
-			wrong("nobody is there to be told '%s'", s->text);
-		else if (b.newest->websocket)
-			say_frame(b.newest, s->act == SERVER_TEXT, text ? text : s->text, n);
-		else
-			say(b.newest, text ? text : s->text, n);
+		server_say(s->act == SERVER_TEXT, text ? text : s->text, n);
 		break;
 	case SERVER_ENDS:
-		if (!b.newest)
-			wrong("no connection is held that could end");
-		else if (b.newest->tunnel)
-			shutdown(b.newest->fd, SHUT_WR);
-		else
-			hang_up(b.newest);
+		server_end();
 		break;
 	case SERVER_LEAVES:
-		leave();
+		server_leave();
 		break;
 	case SERVER_BACK:
-		listen_again();
+		server_listen();
 		break;
 	case STOP_READING:
-		shut(&b.out);
+		bed_shut(&b.out);
 		break;
 	case RESIZE:
 		ioctl(b.in, TIOCSWINSZ,
@@ -633,50 +339,38 @@ static void take_heard(void)
 	if (take_output(&bed.heard_fd, &bed.heard, &bed.heard_len))
 		return;
 	if (errno == ECONNRESET)
-		append(&bed.heard, &bed.heard_len, "[reset]", 7);
+		bed_append(&bed.heard, &bed.heard_len, "[reset]", 7);
 	else
-		append(&bed.heard, &bed.heard_len, "[closed]", 8);
+		bed_append(&bed.heard, &bed.heard_len, "[closed]", 8);
 }
 
 /* false: the command has ended, and all that it wrote and asked for is here. */
 static bool turn(void)
 {
-	struct pollfd p[BED_MAX + 6];
-	size_t n = 6, at[BED_MAX];
+	struct pollfd p[5 + SERVER_FDS];
+	size_t n;
 	int ready;
 
-	p[0] = (struct pollfd){.fd = b.listener, .events = POLLIN};
-	p[1] = (struct pollfd){.fd = b.out, .events = POLLIN};
-	p[2] = (struct pollfd){.fd = b.err, .events = POLLIN};
-	p[3] = (struct pollfd){.fd = b.pidfd, .events = POLLIN};
-	p[4] = (struct pollfd){.fd = bed.in && b.in_at < (bed.in_len ? bed.in_len : strlen(bed.in))
-	                                 ? b.in
-	                                 : -1,
-	                       .events = POLLOUT};
-	p[5] = (struct pollfd){.fd = bed.heard_fd, .events = POLLIN};
-	for (size_t i = 0; i < BED_MAX; i++)
-		if (b.conn[i].fd >= 0 && !b.conn[i].deaf) {
-			at[n - 6] = i;
-			p[n++] = (struct pollfd){.fd = b.conn[i].fd, .events = POLLIN};
-		}
-	ready = poll(p, (nfds_t)n, DEADLINE_MS);
+	p[0] = (struct pollfd){.fd = b.out, .events = POLLIN};
+	p[1] = (struct pollfd){.fd = b.err, .events = POLLIN};
+	p[2] = (struct pollfd){.fd = b.in_at < in_len() ? b.in : -1, .events = POLLOUT};
+	p[3] = (struct pollfd){.fd = bed.heard_fd, .events = POLLIN};
+	p[4] = (struct pollfd){.fd = b.pidfd, .events = POLLIN};
+	n = server_poll(p + 5);
+	ready = poll(p, (nfds_t)(5 + n), DEADLINE_MS);
 	if (ready == 0)
 		return false;
+	server_take(p + 5, n);
 	if (p[0].revents)
-		take_connection();
-	for (size_t i = 6; i < n; i++)
-		if (p[i].revents && b.conn[at[i - 6]].fd == p[i].fd)
-			take_bytes(&b.conn[at[i - 6]]);
-	if (p[1].revents)
 		take_output(&b.out, &bed.out, &bed.out_len);
-	if (p[2].revents)
+	if (p[1].revents)
 		take_output(&b.err, &bed.err, &bed.err_len);
-	if (p[4].revents)
+	if (p[2].revents)
 		feed();
-	if (p[5].revents)
+	if (p[3].revents)
 		take_heard();
 	take_steps();
-	return !p[3].revents || ready > 1;
+	return !p[4].revents || ready > 1;
 }
 
 static void collect(uint64_t until)
@@ -684,7 +378,7 @@ static void collect(uint64_t until)
 	int status;
 
 	if (mono_ms() >= until) {
-		wrong("it did not end");
+		bed_wrong("it did not end");
 		kill(b.pid, SIGKILL);
 	}
 	while (waitpid(b.pid, &status, 0) < 0)
@@ -743,13 +437,14 @@ void bed_run(const char *file, int line, const char *const *argv)
 
 	forget_requests();
 	forget_output();
-	append(&bed.out, &bed.out_len, "", 0);
-	append(&bed.err, &bed.err_len, "", 0);
-	append(&bed.heard, &bed.heard_len, "", 0);
+	bed_append(&bed.out, &bed.out_len, "", 0);
+	bed_append(&bed.err, &bed.err_len, "", 0);
+	bed_append(&bed.heard, &bed.heard_len, "", 0);
 	b.in_at = 0;
 	*b.later_s = 0;
+	b.runs++;
 	if (bed.no_server)
-		shut(&b.listener);
+		server_leave();
 	start(argv);
 	if (!bed.in_open && !bed.tty)
 		feed();
@@ -758,25 +453,18 @@ void bed_run(const char *file, int line, const char *const *argv)
 		;
 	collect(until + (uint64_t)*b.later_s * 1000);
 	*b.later_s = 0;
-	for (size_t i = 0; i < b.nanswers; i++)
-		if (!b.used[i])
-			wrong("it never asked for '%s'", b.answer[i].request);
 	if (bed.tty && terminal_changed())
-		wrong("it left the terminal in another state");
+		bed_wrong("it left the terminal in another state");
 	if (b.at_step < b.nsteps)
-		wrong("step %zu never came", b.at_step + 1);
-	for (size_t i = 0; i < BED_MAX; i++)
-		drop(&b.conn[i]);
-	if (b.listener < 0 && !bed.no_server)
-		listen_again();
-	shut(&b.in);
-	shut(&b.out);
-	shut(&b.err);
-	shut(&b.pidfd);
+		bed_wrong("step %zu never came", b.at_step + 1);
+	server_over();
+	bed_shut(&b.in);
+	bed_shut(&b.out);
+	bed_shut(&b.err);
+	bed_shut(&b.pidfd);
 	without_port(bed.out, &bed.out_len);
 	without_port(bed.err, &bed.err_len);
-	b.nanswers = b.next = b.nsteps = b.at_step = 0;
-	memset(b.used, 0, sizeof(b.used));
+	b.nsteps = b.at_step = 0;
 	if (!b.wrong)
 		return;
 	print_error("%s--- exit code %d, stdout:\n%s--- stderr:\n%s---\n", b.wrong, bed.code,
@@ -786,174 +474,11 @@ void bed_run(const char *file, int line, const char *const *argv)
 
 /* ---- tests ---- */
 
-void bed_reply(struct answer a)
-{
-	if (b.nanswers == BED_MAX)
-		abort();
-	b.answer[b.nanswers++] = a;
-}
-
-void bed_refuse(const char *request, int status, const char *code, const char *text)
-{
-	char *json;
-
-	if (asprintf(&json, "{'error':'%s','code':'%s','request_id':'req_1'}", text, code) < 0)
-		abort();
-	bed_reply((struct answer){.request = request, .status = status, .json = keep(json)});
-}
-
 void bed_step(struct step s)
 {
 	if (b.nsteps == BED_MAX)
 		abort();
 	b.step[b.nsteps++] = s;
-}
-
-static void differs(const char *file, int line, const char *what, const char *is, const char *want)
-{
-	print_error("%s is:\n%s\n--- and not:\n%s\n--- exit code %d, stderr:\n%s\n", what, is, want,
-	            bed.code, bed.err);
-	_cmocka_fail(file, line, "the command did something else");
-}
-
-static void check_code(const char *file, int line, int code)
-{
-	char is[16], want[16];
-
-	snprintf(is, sizeof(is), "%d", bed.code);
-	snprintf(want, sizeof(want), "%d", code);
-	if (bed.code != code)
-		differs(file, line, "the exit code", is, want);
-}
-
-void bed_gives(const char *file, int line, int code, const char *out, const char *err)
-{
-	check_code(file, line, code);
-	if (out && strcmp(bed.out, out) != 0)
-		differs(file, line, "stdout", bed.out, out);
-	if (err && strcmp(bed.err, err) != 0)
-		differs(file, line, "stderr", bed.err, err);
-}
-
-void bed_fails(const char *file, int line, int code, const char *part)
-{
-	check_code(file, line, code);
-	if (*bed.out)
-		differs(file, line, "stdout", bed.out, "");
-	if (!strstr(bed.err, part))
-		differs(file, line, "stderr", bed.err, part);
-}
-
-static json_t *parsed(const char *file, int line, const char *text)
-{
-	json_error_t why;
-	json_t *j = json_loads(text, JSON_DECODE_ANY, &why);
-
-	if (!j)
-		differs(file, line, "what should be JSON", text, why.text);
-	return j;
-}
-
-static void compare_json(const char *file, int line, const char *what, const char *is,
-                         const char *want)
-{
-	autofree char *text = json_text(want);
-	json_t *a = parsed(file, line, is), *w = parsed(file, line, text);
-	int same = json_equal(a, w);
-
-	json_decref(a);
-	json_decref(w);
-	if (!same)
-		differs(file, line, what, is, want);
-}
-
-void bed_prints(const char *file, int line, const char *json)
-{
-	check_code(file, line, 0);
-	compare_json(file, line, "stdout", bed.out, json);
-}
-
-void bed_sent(const char *file, int line, size_t i, const char *json)
-{
-	const char *body = i < bed.nasked ? bed.asked[i].body : "(no such request)";
-
-	if (!json && *body)
-		differs(file, line, "the body", body, "");
-	if (json)
-		compare_json(file, line, "the body", body, json);
-}
-
-const char *bed_field(size_t i, const char *name)
-{
-	static char value[1024];
-
-	request_field(bed.asked[i].text, bed.asked[i].text_len, name, value, sizeof(value));
-	return value;
-}
-
-/* ---- files ---- */
-
-static const char *full(const char *path)
-{
-	static char text[4096];
-
-	snprintf(text, sizeof(text), "%s/%s", bed.dir, path);
-	return text;
-}
-
-void bed_mkdir(const char *path)
-{
-	char *text = must(strdup(full(path)));
-
-	for (char *at = text + strlen(bed.dir) + 1; (at = strchr(at, '/')); *at++ = '/') {
-		*at = 0;
-		(void)mkdir(text, 0755);
-	}
-	(void)mkdir(text, 0755);
-	free(text);
-}
-
-void bed_file(const char *path, const char *text, size_t n, mode_t mode)
-{
-	autofree char *dir = must(strdup(path));
-	autoclose int fd = -1;
-
-	if (strrchr(dir, '/')) {
-		*strrchr(dir, '/') = 0;
-		bed_mkdir(dir);
-	}
-	fd = open(full(path), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (fd < 0 || io_write_full(fd, text, n ? n : strlen(text)) < 0 || fchmod(fd, mode) < 0)
-		abort();
-}
-
-const char *bed_content(const char *path, size_t *len)
-{
-	char *text = NULL;
-
-	if (io_read_file(AT_FDCWD, full(path), 1 << 28, &text, len) < 0)
-		return NULL;
-	return keep(text);
-}
-
-mode_t bed_mode(const char *path)
-{
-	struct stat st;
-
-	return stat(full(path), &st) < 0 ? 0 : st.st_mode & 07777;
-}
-
-int bed_entries(const char *path)
-{
-	DIR *d = opendir(full(path));
-	int n = -2;
-
-	if (!d)
-		return -1;
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
 }
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
@@ -971,26 +496,25 @@ int bed_begin(void **state)
 	bed = (struct bed){.heard_fd = -1};
 	memset(&b, 0, sizeof(b));
 	b.in = b.out = b.err = b.pidfd = -1;
-	for (size_t i = 0; i < BED_MAX; i++)
-		b.conn[i].fd = -1;
 	b.later_s =
 	    mmap(NULL, sizeof(long), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	snprintf(bed.dir, sizeof(bed.dir), "/tmp/panda-cli-XXXXXX");
 	if (b.later_s == MAP_FAILED || !mkdtemp(bed.dir))
 		abort();
 	signal(SIGPIPE, SIG_IGN);
-	listen_again();
+	server_begin();
 	return 0;
 }
 
 int bed_end(void **state)
 {
-	leave();
-	shut(&bed.heard_fd);
+	server_leave();
+	bed_shut(&bed.heard_fd);
 	forget_requests();
 	forget_output();
 	while (b.nkept)
 		free(b.kept[--b.nkept]);
+	b.runs = 0;
 	munmap(b.later_s, sizeof(long));
 	b.later_s = NULL;
 	nftw(bed.dir, open_up, 16, FTW_PHYS);

@@ -102,11 +102,11 @@ struct bed {
 	size_t out_len, err_len;
 	struct bed_request asked[BED_MAX];
 	size_t nasked;
-	char *
-	    heard; /* what it said in WebSockets and tunnels, and what came to heard_fd; [end] of a tunnel */
+	/* What it said in WebSockets and tunnels ([end]: its half of one), and what came to heard_fd. */
+	char *heard;
 	size_t heard_len;
 
-	int heard_fd; /* one of ours that is read, too; -1: none. Its end is heard as [closed] or [reset] */
+	int heard_fd; /* of ours, read, too; -1: none. Its end is heard as [closed] or [reset] */
 	char dir[64]; /* its directory, and its HOME */
 	int port;
 };

@@ -62,7 +62,7 @@ static void an_empty_file_is_a_file_too(void **state)
 
 static void a_large_file_arrives_whole(void **state)
 {
-	size_t n = 3 << 20;
+	size_t n = 1 << 20;
 	autofree char *data = malloc(n);
 
 	for (size_t i = 0; i < n; i++)
@@ -211,9 +211,9 @@ static void a_file_that_is_refused_does_not_keep_the_others_here(void **state)
 
 static void a_server_that_answers_before_the_end_is_heard(void **state)
 {
-	autofree char *data = calloc(1, 8 << 20);
+	autofree char *data = calloc(1, 2 << 20);
 
-	bed_file("big", data, 8 << 20, 0644);
+	bed_file("big", data, 2 << 20, 0644);
 	missing(STAT("%2Fbig"));
 	reply(.request = "PUT " FS "?path=%2Fbig&mode=0644", .status = 507, .early = true,
 	      .json = "{'error':'the disk is full'}");

@@ -1,6 +1,6 @@
 /*
- * panda shell and exec -t: a terminal of ours, a WebSocket, and every way out. bed_run() looks whether
- * the terminal is as it was.
+ * panda shell and exec -t: a terminal of ours, a WebSocket, and every way out. bed_run() looks
+ * whether the terminal is as it was.
  */
 #include "bed.h"
 
