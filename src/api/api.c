@@ -9,7 +9,6 @@
 
 #include "api/api_internal.h"
 #include "api/json_in.h"
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "api/api_internal.h"
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/macro.h"
 
 enum {
 	FLUSH_MS = 1000,

@@ -12,6 +12,7 @@
 #include "api/api_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 
 /* ---- how often ---- */
 

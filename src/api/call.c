@@ -13,6 +13,7 @@
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "http/url.h"
 
 enum {

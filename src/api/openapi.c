@@ -6,7 +6,7 @@
 
 #include "api/api_internal.h"
 #include "api/schemas.h"
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 static bool ends(const char *s, size_t n, const char *tail)
 {

@@ -6,7 +6,6 @@
 
 #include "api/api_internal.h"
 #include "api/schemas.h"
-#include "base/cleanup.h"
 
 static const char head[] =
     "<!doctype html><html lang=en><meta charset=utf-8>"

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "api/api_internal.h"
-#include "base/cleanup.h"
 #include "http/url.h"
 
 struct span {

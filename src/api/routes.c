@@ -5,7 +5,7 @@
  * html, stream, ws, multipart, object and string are what they say.
  */
 #include "api/api.h"
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 #define PARAMS(...)                \
 	(const struct api_param[]) \

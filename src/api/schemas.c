@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 #define FIELDS(...)            \
 	(const struct field[]) \

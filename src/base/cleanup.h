@@ -58,17 +58,3 @@ static inline int take_fd(int *fd)
 		*taken_ = NULL;             \
 		value_;                     \
 	})
-
-#define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b)                   \
-	({                          \
-		typeof(a) a_ = (a); \
-		typeof(b) b_ = (b); \
-		a_ < b_ ? a_ : b_;  \
-	})
-#define MAX(a, b)                   \
-	({                          \
-		typeof(a) a_ = (a); \
-		typeof(b) b_ = (b); \
-		a_ > b_ ? a_ : b_;  \
-	})

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 /* All there are: src/meson.build says it. */

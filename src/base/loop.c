@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/loop_internal.h"
+#include "base/macro.h"
 
 enum {
 	BATCH = 128, /* events taken from the kernel at once */

@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#include "base/cleanup.h"
 #include "base/loop_internal.h"
 
 struct job {

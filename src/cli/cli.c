@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "cli/cli.h"
 #include "cli/show.h"
 

@@ -1,7 +1,6 @@
 /*
  * panda fork - running copies of a running sandbox
  */
-#include "base/cleanup.h"
 #include "cli/commands.h"
 
 static const struct cli_opt opts[] = {

@@ -4,7 +4,6 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "cli/cli.h"
 #include "cli/show.h"
 

@@ -1,7 +1,6 @@
 /*
  * panda me - whose key this is, and what it may use
  */
-#include "base/cleanup.h"
 #include "cli/commands.h"
 
 static int run(struct cli *c)

@@ -1,7 +1,6 @@
 /*
  * panda pause, resume, hibernate, wake - the same for several sandboxes, four times
  */
-#include "base/cleanup.h"
 #include "cli/commands.h"
 
 /* Goes on after a failure: the others were meant, too. */

@@ -1,7 +1,6 @@
 /*
  * panda ps - the commands of a sandbox
  */
-#include "base/cleanup.h"
 #include "cli/commands.h"
 #include "cli/show.h"
 

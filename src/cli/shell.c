@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "cli/commands.h"
 #include "cli/execio.h"
 #include "cli/show.h"

@@ -1,7 +1,6 @@
 /*
  * panda template - what sandboxes start from
  */
-#include "base/cleanup.h"
 #include "cli/commands.h"
 #include "cli/show.h"
 

@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/dockerignore.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "cli/commands.h"
 #include "cli/show.h"
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "cli/commands.h"
 #include "cli/show.h"
 

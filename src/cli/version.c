@@ -1,7 +1,6 @@
 /*
  * panda version - ours, and the server's when one answers
  */
-#include "base/cleanup.h"
 #include "cli/commands.h"
 
 static int run(struct cli *c)

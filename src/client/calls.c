@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "client/client_internal.h"
 
 static void drop_json(json_t **j)

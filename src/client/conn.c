@@ -22,6 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "client/client_internal.h"
 
 uint64_t conn_deadline(int timeout_ms)

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "client/client_internal.h"
 #include "http/parse.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "client/client_internal.h"
 
 static int append(char **buf, size_t *len, size_t *cap, const char *p, size_t n)

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/un.h>
 
-#include "base/cleanup.h"
 #include "client/client_internal.h"
 
 static int bad(struct panda_error *e, const char *url, const char *why)

@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "daemon/config.h"
 #include "engine/engines.h"
 #include "host/host.h"

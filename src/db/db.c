@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	STATEMENTS_MAX = 128, /* different statements in the program */

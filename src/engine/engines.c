@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "base/sock.h"
 #include "engine/engines_internal.h"
 

@@ -4,11 +4,10 @@
  * the whole process, from its start on: src/vmm/seccomp.c has a smaller one for each of its
  * threads. The monitor can open no path and start no program.
  */
+#include "base/macro.h"
 #include "engine/engines_internal.h"
 
 #include <linux/kvm.h>
-
-#include "base/cleanup.h"
 
 /* linux/fs.h has it since 6.7: size of struct pm_scan_arg is 96. */
 #define SCAN_PAGEMAP _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, 96)

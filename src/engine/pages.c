@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 int runs_add(struct map *m, const void *bytes, size_t nr, uint64_t pages)
 {

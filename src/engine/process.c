@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "base/sock.h"
 #include "engine/cpu.h"
 #include "engine/engines_internal.h"

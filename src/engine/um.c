@@ -4,13 +4,12 @@
  * the list of system calls: a stub starts life as a copy of the kernel process and then shuts
  * itself behind a much smaller filter of its own.
  */
+#include "base/macro.h"
 #include "engine/engines_internal.h"
 
 #include <fcntl.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
-
-#include "base/cleanup.h"
 
 /* linux/fs.h has it since 6.7: size of struct pm_scan_arg is 96. */
 #define SCAN_PAGEMAP _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, 96)

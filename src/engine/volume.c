@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "engine/engines_internal.h"
 
 enum { VOLUME_TIMEOUT_MS = 30000 };

@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "host/archive_internal.h"
 #include "host/host_internal.h"
 #include "layers/sparse.h"

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/dict.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "host/host_internal.h"
 #include "host/unified.h"
 #include "host/upper.h"

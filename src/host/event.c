@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/macro.h"
 
 enum {
 	TRIM_EVERY = 500,

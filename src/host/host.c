@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/dict.h"
+#include "base/macro.h"
 #include "host/host_internal.h"
 
 enum {

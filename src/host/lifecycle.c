@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "host/lifecycle_internal.h"
 
 enum {

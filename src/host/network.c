@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "net/net.h"
 
 /* Of one sandbox, on record, of each kind: what was refused shall not hide what was allowed. The

@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "base/uuid.h"
 #include "host/host_internal.h"
 

@@ -7,8 +7,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/cleanup.h"
-
 /* What the record says, and what clients are told: those that pass are one of the contract's. */
 static const struct {
 	const char *record, *api;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/dict.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "host/host_internal.h"
 
 /* --- its record ------------------------------------------------------------------------------ */

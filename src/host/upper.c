@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
-
 void upper_fini(struct upper *u)
 {
 	free(u->bytes);

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "host/volume_internal.h"
 
 static const char *text(const json_t *item, const char *key)

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/server_internal.h"
 
 static void on_event(void *arg, uint32_t events);

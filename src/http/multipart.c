@@ -5,7 +5,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/cleanup.h"
 #include "http/parse.h"
 #include "http/utf8.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	METHOD_MAX = 32,

@@ -3,8 +3,8 @@
 #include <inttypes.h>
 #include <strings.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "http/server_internal.h"
 
 const char *http_reason(int status)

@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
-#include "base/cleanup.h"
 #include "http/server_internal.h"
 
 enum {

@@ -2,7 +2,7 @@
 #include <openssl/err.h>
 #include <sys/socket.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/server_internal.h"
 
 static int config_failed(struct err *e, const char *what, const char *path)

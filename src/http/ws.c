@@ -6,6 +6,7 @@
 #include <wslay/wslay.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/server_internal.h"
 #include "http/utf8.h"
 

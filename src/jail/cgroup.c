@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 enum {
 	V2_CONTROLLERS = CG_MEMORY | CG_CPU | CG_PIDS,

@@ -17,7 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "jail/jail_internal.h"
 
 enum {

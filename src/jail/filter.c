@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 /* What spawn itself needs behind the filter: the exec, and a way out when it fails. */
 static const struct jail_rule start_rules[] = {

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	EACH_PAGES = 1024,

@@ -1,6 +1,7 @@
 #include "layers/index.h"
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "layers/bytes.h"
 
 static const char index_magic[8] = "PANDALYR";

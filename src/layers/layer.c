@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "layers/pass.h"
 #include "layers/squash.h"
 

@@ -4,6 +4,7 @@
 #include <jansson.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "layers/set.h"
 
 static const char head_open[] = "{\"sha256\":\"", head_close[] = "\",";

@@ -1,6 +1,7 @@
 #include "layers/map.h"
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "layers/bytes.h"
 
 static const char map_magic[8] = "PANDAMAP";

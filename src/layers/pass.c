@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "layers/crew.h"
 #include "layers/layer.h"
 #include "layers/sparse.h"

@@ -1,6 +1,9 @@
 #include "layers/set.h"
 
-#include "base/cleanup.h"
+#include <errno.h>
+#include <unistd.h>
+
+#include "base/macro.h"
 #include "layers/sparse.h"
 
 void set_fini(struct set *s)

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "layers/snapshot_internal.h"
 
 /* -EAGAIN: a gc was quicker and has removed it, or is about to. */

@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "layers/map.h"
 
 enum {

@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "machine/guest_internal.h"
 
 void wait_give_up(struct wait *w, int err)

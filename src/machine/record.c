@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "machine/machine_internal.h"
 
 enum { BOOK_BYTES_MAX = 1 << 20 };

@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "machine/machine_internal.h"
 
 /* What a machine of this engine may have seen of the host's cpu and kept in mind. */

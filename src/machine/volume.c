@@ -17,6 +17,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "layers/sparse.h"
 #include "machine/machine_internal.h"
 

@@ -1,8 +1,9 @@
 #include "net/addr.h"
 
+#include <errno.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 const struct addr_range addr_closed_ranges[] = {
     {"0.0.0.0/8", "this network"},

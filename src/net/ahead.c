@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "net/net_internal.h"
 
 enum {

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "net/net_internal.h"
 
 enum {

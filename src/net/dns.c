@@ -1,10 +1,11 @@
 #include "net/dns.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	QR = 0x8000,

@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "net/nl_internal.h"
 
 enum {

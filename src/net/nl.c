@@ -13,7 +13,7 @@
 #include <net/if.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "net/nl_internal.h"
 
 int nl_open(int bus, struct mnl_socket **ret)

@@ -1,8 +1,7 @@
 #include "net/policy.h"
 
+#include <errno.h>
 #include <string.h>
-
-#include "base/cleanup.h"
 
 int policy_clean_name(const char *text, char ret[POLICY_NAME_MAX + 1])
 {

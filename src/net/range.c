@@ -1,8 +1,8 @@
 #include "net/range.h"
 
 #include <assert.h>
+#include <errno.h>
 
-#include "base/cleanup.h"
 #include "net/addr.h"
 
 enum {

@@ -12,8 +12,9 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "net/net_internal.h"
 #include "net/sni.h"
 

@@ -1,6 +1,7 @@
+#include <errno.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "net/net_internal.h"
 
 enum {

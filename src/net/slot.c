@@ -5,8 +5,9 @@
 #include <fcntl.h>
 #include <linux/netfilter.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "net/net_internal.h"
 
 void slot_link(struct net_slot **list, struct net_slot *s)

@@ -1,9 +1,10 @@
 #include "net/sni.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	RECORD_HEADER = 5,

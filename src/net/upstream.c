@@ -7,9 +7,10 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/dict.h"
+#include "base/macro.h"
 
 enum {
 	KEY_MAX = DNS_NAME_MAX + 8,

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "base/pool.h"
 #include "layers/digest.h"
 #include "template/build_internal.h"

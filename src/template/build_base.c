@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "template/build_internal.h"
 
 size_t build_root_of(const struct dockerfile *f)

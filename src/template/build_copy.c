@@ -17,6 +17,7 @@
 #include "base/dockerignore.h"
 #include "base/glob.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "template/build_internal.h"
 
 extern const unsigned char panda_tool[];

@@ -9,10 +9,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "template/build_internal.h"
 #include "template/verified.h"
 

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "template/build_internal.h"
 
 #define PLACES "/.panda-mounts"

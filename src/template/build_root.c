@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "template/build_internal.h"
 
 extern const unsigned char oci_unpack[];

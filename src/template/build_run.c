@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/fault.h"
+#include "base/macro.h"
 #include "layers/digest.h"
 #include "template/build_internal.h"
 #include "template/verified.h"

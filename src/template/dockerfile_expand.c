@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "template/dockerfile_internal.h"
 
 enum {

@@ -5,7 +5,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 struct tail {
 	char text[200];

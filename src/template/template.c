@@ -15,6 +15,7 @@
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "base/pool.h"
 #include "base/uuid.h"
 #include "template/build.h"

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 void copy_begin(struct copy *c, int to, int marks, uint64_t size)
 {

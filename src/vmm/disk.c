@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 enum { COPY_BYTES = 65536, IOV_BATCH = 256 };
 

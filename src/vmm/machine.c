@@ -6,10 +6,11 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "vmm/seccomp.h"
 #include "vmm/x86/boot.h"
 #include "vmm/x86/load.h"

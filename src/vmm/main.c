@@ -10,13 +10,14 @@
  * is /dev/kvm, and the first message brings the rest (wire/control.h). It opens nothing. Ends with
  * 0 after a power-off, 3 after a reset, 4 after a panic; 2: it could not start, 5: something broke.
  */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "vmm/control.h"
 #include "vmm/machine.h"
 #include "vmm/seccomp.h"

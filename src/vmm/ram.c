@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 enum {
 	LAYERS_MAX = 64,

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "vmm/x86/boot.h"
 
 enum { KICK = SIGUSR1, TCG = 0x54474354 /* "TCGT" */ };

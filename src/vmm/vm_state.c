@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "vmm/vm.h"
 
 enum { MSRS_MAX = 64, CHIPS = 3 };

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
-
 static int slot_of(const struct volumes *v, const struct blk *b)
 {
 	return CTL_FD_VOLUME + (int)(b - v->blk);

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum kind {
 	U32 = 1,

@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "engine/engines.h"
 #include "jail/jail.h"
 #include "measure.h"

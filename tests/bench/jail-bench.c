@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "jail/jail_internal.h"
 
 enum {

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "api/api_internal.h"
-#include "base/cleanup.h"
 #include "base/clock.h"
 
 enum {

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "api/api_internal.h"
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "host/rewind.h"
 

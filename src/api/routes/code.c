@@ -1,6 +1,7 @@
 /*
  * api/routes/code.c - code: in fresh interpreters, and cells of sessions (api/streams/session.c)
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <strings.h>
@@ -9,7 +10,7 @@
 #include "api/streams/exec.h"
 #include "api/streams/output.h"
 #include "api/streams/session.h"
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	TIMEOUT_MAX_MS = 24 * 3600 * 1000,

@@ -1,12 +1,12 @@
 /*
  * api/routes/commands.c - commands that a call waits for: all output in one answer, or as events
  */
+#include <errno.h>
 #include <string.h>
 
 #include "api/streams/exec.h"
 #include "api/streams/output.h"
 #include "api/streams/sse.h"
-#include "base/cleanup.h"
 
 /* ---- all output in memory ---- */
 

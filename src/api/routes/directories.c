@@ -8,6 +8,7 @@
 #include "api/routes/files.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	SORTED_MAX = 4096,

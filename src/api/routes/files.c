@@ -11,6 +11,7 @@
 #include "api/streams/body.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 /* A path as the API takes it: absolute, of a length a kernel accepts. False: answered with 400. */
 static bool file_path(struct call *c, const char *key, const char *path)

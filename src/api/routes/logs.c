@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 enum {
 	LOG_SHOWN_MAX = 1 << 20, /* bytes of a console in one answer */

@@ -10,6 +10,7 @@
 #include "api/streams/exec.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	FILE_MAX = 4 << 20, /* read in one answer */

@@ -4,13 +4,14 @@
 #include "api/routes/ports.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <string.h>
 #include <time.h>
 
 #include "api/routes/preview_link.h"
 #include "api/streams/exec.h"
 #include "api/streams/job.h"
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	DECLARED_MAX = 32,

@@ -13,6 +13,7 @@
 #include "api/routes/preview_link.h"
 #include "api/streams/job.h"
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/parse.h"
 
 enum {

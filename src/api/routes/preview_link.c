@@ -1,13 +1,12 @@
 #include "api/routes/preview_link.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <string.h>
 #include <strings.h>
-
-#include "base/cleanup.h"
 
 enum {
 	PAYLOAD_MAX = SANDBOX_ID + TENANT_MAX + PREVIEW_PATHS_MAX + 64,

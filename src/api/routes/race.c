@@ -7,7 +7,6 @@
 
 #include "api/api_internal.h"
 #include "api/streams/exec.h"
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/uuid.h"
 #include "host/accept.h"

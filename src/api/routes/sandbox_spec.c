@@ -9,7 +9,7 @@
 
 #include "api/api_internal.h"
 #include "api/streams/sse.h"
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "host/network.h"
 
 enum {

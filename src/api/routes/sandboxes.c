@@ -7,6 +7,7 @@
 #include "api/api_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "host/network.h"
 #include "host/rewind.h"
 #include "http/url.h"

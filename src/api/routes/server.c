@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 /* Statuses we count one by one; the last one is the rest. */
 static const int statuses[STATUSES_MAX] = {200, 201, 202, 204, 206, 101, 304, 400, 401, 403, 404,

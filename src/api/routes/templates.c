@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "api/api_internal.h"
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 static json_int_t image_size(const struct template *t)
 {

@@ -10,6 +10,7 @@
 #include "api/streams/exec.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/ws.h"
 
 enum {

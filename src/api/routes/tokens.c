@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "api/api_internal.h"
-#include "base/cleanup.h"
 #include "host/volume.h"
 
 static json_t *scopes(bool admin)

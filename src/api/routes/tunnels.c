@@ -11,6 +11,7 @@
 #include "api/streams/exec.h"
 #include "api/streams/job.h"
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	SAID_MAX = 200,     /* of what sshd complains about */

@@ -11,6 +11,7 @@
 #include "api/streams/job.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 
 enum {
 	CELL_WINDOW = GUEST_WINDOW,

@@ -1,10 +1,11 @@
 #include "api/streams/job.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "host/guest_link.h"
 #include "host/rewind.h"
 

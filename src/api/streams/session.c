@@ -10,6 +10,7 @@
 #include "api/streams/job.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "template/template.h"
 
 enum {

@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "cli/cli.h"
 #include "cli/machine/machine_internal.h"
 #include "engine/engines.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "cli/cli.h"
 #include "cli/machine/machine_internal.h"
 

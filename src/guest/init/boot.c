@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "guest/init/agent.h"
 
 static int try_mount(struct agent *a, const char *what, const char *where, const char *type,

@@ -10,7 +10,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "guest/init/exec.h"
 
 static int send_signal(struct exec *x, const struct wire_signal *m)

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "guest/init/agent.h"
 
 /* A path of its own: not the root, and nothing that holds the machine together. */

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "guest/init/agent.h"
 #include "guest/init/sink.h"
 

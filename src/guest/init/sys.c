@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "guest/init/agent.h"
 
 static ssize_t read_text(const char *path, char *buf, size_t n)

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "guest/init/agent.h"
 
 enum {

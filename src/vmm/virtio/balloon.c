@@ -4,7 +4,7 @@
 #include <linux/virtio_balloon.h>
 #include <linux/virtio_ids.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 /* Queues that stand for features which were not taken are left out, the others move up. */
 enum { INFLATE, DEFLATE, STATS, REPORTS };

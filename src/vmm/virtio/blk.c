@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	SECTOR = 512,

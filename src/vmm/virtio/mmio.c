@@ -4,8 +4,6 @@
 #include <linux/virtio_config.h>
 #include <linux/virtio_mmio.h>
 
-#include "base/cleanup.h"
-
 enum { VENDOR = 0x41444e50 }; /* "PNDA" */
 
 static void reset_queues(struct vdev *v)

@@ -6,7 +6,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum {
 	RX,

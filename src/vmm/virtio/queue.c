@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <linux/virtio_ring.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 bool queue_usable(const struct queue *q)
 {

@@ -3,7 +3,7 @@
 #include <linux/virtio_ids.h>
 #include <sys/random.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum { AT_ONCE = 4096 }; /* of one request: who wants more asks again */
 

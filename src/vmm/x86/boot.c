@@ -3,8 +3,6 @@
 #include <asm/bootparam.h>
 #include <errno.h>
 
-#include "base/cleanup.h"
-
 enum {
 	E820_RAM = 1,
 	E820_RESERVED = 2,

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 enum reg { EAX, EBX, ECX, EDX };
 

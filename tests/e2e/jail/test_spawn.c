@@ -28,6 +28,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "jail/jail.h"
 
 #define PARENT "panda-test"

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "http/parse.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

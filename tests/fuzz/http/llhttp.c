@@ -10,6 +10,7 @@
 #include <llhttp/llhttp.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/parse.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

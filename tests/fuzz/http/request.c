@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/parse.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

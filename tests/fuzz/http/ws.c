@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/utf8.h"
 #include "http/ws.h"
 #include "rig.h"

@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "machine/guest.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "vmm/virtio/queue.h"
 
 enum { MEMORY = 64 << 10 };

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "wire/guest.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

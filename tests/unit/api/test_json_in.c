@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "api/json_in.h"
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 static size_t count(const json_t *j)
 {

@@ -13,6 +13,7 @@
 #include "api/api_internal.h"
 #include "api/schemas.h"
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 static json_t *doc;
 

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +9,7 @@
 
 #include "api/routes/ports.h"
 #include "api/routes/preview_link.h"
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 static const unsigned char key[PREVIEW_KEY] = "thirty-two bytes of a secret key";
 static const struct preview signed_link = {.sandbox = "0f8fad5b-d9cb-469f-a165-70867728950e",

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "api/api_internal.h"
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "host/network.h"
 
 static struct sandbox_spec good(const char *text)

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "api/streams/utf8.h"
-#include "base/cleanup.h"
+#include "base/macro.h"
 
 /* All of it in pieces of the given size, and the end. */
 static char *in_pieces(const char *p, size_t n, size_t piece)

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
 #include "base/dockerignore.h"
+#include "base/macro.h"
 
 static void the_last_line_that_speaks_of_a_file_counts(void **state)
 {

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
 #include "base/glob.h"
+#include "base/macro.h"
 
 static void stars_stay_in_their_part(void **state)
 {

@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 struct place {
 	char path[64];

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/macro.h"
 
 /* What stderr gets from what speak() logs. */
 static void assert_logs(void (*speak)(const char *value), const char *value, const char *want)

@@ -15,7 +15,6 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
 #include "base/loop.h"
 
 static struct loop *loop;

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "base/sock.h"
 
 enum { MANY = 1000 };

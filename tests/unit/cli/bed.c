@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/macro.h"
 #include "cli/cli.h"
 
 enum {

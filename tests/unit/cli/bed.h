@@ -21,8 +21,6 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
-
 #define NOW_TEXT "2026-01-01T00:00:00Z"
 enum {
 	NOW = 1767225600,

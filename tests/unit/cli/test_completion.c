@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/macro.h"
 #include "cli/completion.h"
 
 /* What a program of its directory prints. Good until the next call. */

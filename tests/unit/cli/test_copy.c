@@ -2,6 +2,8 @@
  * panda cp: in and out, files and directories, odd names, and guests that name their files so that
  * they would land somewhere else.
  */
+#include "base/cleanup.h"
+#include "base/macro.h"
 #include "bed.h"
 
 #include <sys/stat.h>

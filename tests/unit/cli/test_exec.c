@@ -2,6 +2,7 @@
  * panda exec, run, ps: arguments, the three ways stdin can go, output and exit codes, signals, and
  * a pandad that goes away in the middle.
  */
+#include "base/macro.h"
 #include "bed.h"
 
 #include <signal.h>

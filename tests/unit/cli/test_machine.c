@@ -4,6 +4,7 @@
  */
 #include "bed.h"
 
+#include "base/macro.h"
 #include "cli/cli.h"
 #include "cli/machine/machine_internal.h"
 

@@ -2,6 +2,8 @@
  * What all commands share: help, options, which server and which key, how a failure is told, and
  * what happens when nobody can read the answer.
  */
+#include "base/cleanup.h"
+#include "base/macro.h"
 #include "bed.h"
 
 /* ---- help ---- */

@@ -2,6 +2,7 @@
  * panda create, ls, get, kill, fork, tree, pause, resume, hibernate, wake: what they ask for, what
  * they print, and which sandbox was meant.
  */
+#include "base/macro.h"
 #include "bed.h"
 
 /* ---- create ---- */

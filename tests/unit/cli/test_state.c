@@ -2,6 +2,7 @@
  * panda checkpoints, rewind, diff, merge, race, promote, snapshot: going back, comparing, trying
  * several ways, and keeping what there was.
  */
+#include "base/macro.h"
 #include "bed.h"
 
 #define OF_BOX "/v1/sandboxes/" BOX

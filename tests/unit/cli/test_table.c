@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "cli/completion.h"
 
 static char *completion_of(const char *shell)

@@ -2,6 +2,7 @@
  * panda shell and exec -t: a terminal of ours, a WebSocket, and every way out. bed_run() looks
  * whether the terminal is as it was.
  */
+#include "base/macro.h"
 #include "bed.h"
 
 #include <signal.h>

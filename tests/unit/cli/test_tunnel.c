@@ -2,6 +2,8 @@
  * panda port-forward, ssh, ssh-proxy: bytes between a socket or a pipe of ours and a sandbox, and
  * the words and keys that OpenSSH gets.
  */
+#include "base/cleanup.h"
+#include "base/macro.h"
 #include "bed.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,9 @@
 /*
  * panda volume and template: tables, requests, contexts that become forms, builds and their logs.
  */
+#include <unistd.h>
+
+#include "base/macro.h"
 #include "bed.h"
 
 /* ---- volumes ---- */

@@ -1,6 +1,7 @@
 /*
  * panda events, logs, top, mcp: what comes and comes.
  */
+#include "base/cleanup.h"
 #include "bed.h"
 
 #include <signal.h>

@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "common/request.h"
 
 /* false: the connection ended before a whole request was here. */

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "client/client_internal.h"
 
 static const char *fake[6][2];

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "client/client_internal.h"
 
 /* All events of text as "name=data|", fed in pieces of that size. */

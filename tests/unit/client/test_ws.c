@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "client/client_internal.h"
 #include "fake.h"
 

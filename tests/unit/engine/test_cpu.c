@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "engine/cpu.h"
 
 static cpu_set_t cpus(int n)

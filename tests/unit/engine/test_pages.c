@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "engine/pages.h"
 
 enum { PAGES = 1000 };

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "engine/probe.h"
 
 static void the_flag_is_found_wherever_it_stands(void **state)

@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 enum { MUTE_LOOK_MS = 5 /* a silent one looks so often whether it may speak */ };
 

@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "base/sock.h"
 #include "control.h"
 #include "layers/set.h"

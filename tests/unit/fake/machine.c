@@ -18,6 +18,7 @@
 #include "agent.h"
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "base/sock.h"
 #include "layers/map.h"
 

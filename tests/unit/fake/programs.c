@@ -19,6 +19,7 @@
 #include "agent.h"
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 enum { WORDS_MAX = 64 };
 

@@ -4,8 +4,8 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "harness.h"
 
 struct call {

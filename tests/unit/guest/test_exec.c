@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "harness.h"
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)

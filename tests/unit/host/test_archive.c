@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "host/archive.h"
 #include "host/host_internal.h"
 

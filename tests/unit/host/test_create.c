@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "host/host_internal.h"
 
 /* The last create came to nothing, for this reason, and left nothing. */

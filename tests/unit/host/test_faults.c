@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "host/archive.h"
 #include "host/diff.h"
 #include "host/host_internal.h"

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "host/guest_link.h"
 #include "host/host_internal.h"
 

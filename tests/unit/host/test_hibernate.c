@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "host/host_internal.h"
 
 static void what_was_hibernated_wakes_up_as_it_was(void **state)

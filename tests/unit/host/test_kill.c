@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/macro.h"
 #include "host/host_internal.h"
 
 static void into_running(struct bed *b, struct sandbox *sb)

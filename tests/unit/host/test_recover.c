@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "host/host_internal.h"
 
 enum machine { ALIVE, DEAD, NONE, MACHINES };

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "host/sandbox.h"
 
 static void a_record_comes_back_as_it_was(void **state)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "host/host_internal.h"
 #include "host/volume_internal.h"
 

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/multipart.h"
 
 #define TYPE "multipart/form-data; boundary=XyZ"

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/parse.h"
 
 #define RAW(s) s, sizeof(s) - 1

@@ -1,6 +1,7 @@
 /*
  * http/server.h: requests and replies, bodies, flow, clients that go, upgrades, drain and caps.
  */
+#include "base/macro.h"
 #include "bed.h"
 
 #include <errno.h>
@@ -11,8 +12,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include "base/cleanup.h"
 
 /* What the handler of a test saw, and what it should do. */
 struct seen {

@@ -8,8 +8,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
-
 static struct http_req *req;
 static unsigned ends, aborts;
 static size_t body;

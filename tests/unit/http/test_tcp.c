@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/server.h"
 
 enum { CAP = 4, BIG = 50000000 };

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 static char dir[] = "/tmp/panda-tls-XXXXXX", cert[64], key[64], other[64];
 static unsigned ends, aborts;

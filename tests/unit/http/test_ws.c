@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/ws.h"
 
 static struct ws *ws;

@@ -8,13 +8,14 @@
  *   /never        no reply                  /stop      drains and ends
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "http/server.h"
 #include "http/ws.h"
 

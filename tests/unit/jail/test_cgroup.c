@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "jail/cgroup.h"
 
 enum {

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "jail/filter.h"
 
 enum {

@@ -11,7 +11,6 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
 #include "jail/uid.h"
 
 enum {

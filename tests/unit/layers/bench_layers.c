@@ -8,11 +8,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
 #include "testlib.h"
 
+#include "base/macro.h"
 #include "layers/snapshot.h"
 
 static uint64_t began_ns, began_cpu_ns;

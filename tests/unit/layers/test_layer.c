@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "layers/layer.h"
 
 enum { PAGES = 75, CHUNK = 65536 };

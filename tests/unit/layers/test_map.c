@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "layers/bytes.h"
 #include "layers/map.h"
 

@@ -10,7 +10,6 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/io.h"
 
 static void a_full_disk_is_reported_and_leaves_room_to_go_on(void **state)

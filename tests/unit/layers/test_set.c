@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "layers/set.h"
 
 enum {

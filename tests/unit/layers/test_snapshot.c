@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 static ino_t inode(int dirfd, const char *fmt, const char *a, const char *b)
 {

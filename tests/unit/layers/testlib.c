@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 
 int tmpdir_make(char path[64])
 {

@@ -22,6 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "machine/machine.h"
 
 enum { PAGES = 16, MEMORY_SLOT = 300, DISK_SLOT = 400, VOLUME_SLOT = 500, NET_SLOT = 510 };

@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "machine/machine.h"
 
 enum { VOLUME_SLOT = 500, CHUNK = ENGINE_COPY_CHUNK, CHUNKS = 5, SIZE = 4 * CHUNK + 4096 };

@@ -28,9 +28,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "net/net_internal.h"
 
 enum {

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "net/dns.h"
 
 #define BYTES(text) (const uint8_t *)(text), sizeof(text) - 1

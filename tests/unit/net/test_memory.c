@@ -13,10 +13,11 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "net/policy.h"
 #include "net/range.h"
 #include "net/upstream.h"

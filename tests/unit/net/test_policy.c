@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "net/bucket.h"
 #include "net/policy.h"
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
+#include "base/macro.h"
 #include "net/sni.h"
 
 /* Writes hellos as a client might, and as it should not. */

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "template/dockerfile.h"
 
 static struct dockerfile *parse(const char *text)

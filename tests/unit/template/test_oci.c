@@ -10,6 +10,7 @@
 /* clang-format on */
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 static json_t *good(const char *text)
 {

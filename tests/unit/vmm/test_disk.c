@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "guest.h"
 #include "vmm/virtio/blk.h"
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "guest.h"
 
 /* A device that writes one byte into each request. */

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "vmm/ram.h"
 
 enum { TOP = 110, PAGEMAP = 111, LAYERS = 120, OTHER = 200, PAGE = INDEX_PAGE, SIZE = 32 << 20 };

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "vmm/host.h"
 #include "vmm/serial.h"
 #include "vmm/state.h"

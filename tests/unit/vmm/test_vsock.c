@@ -14,7 +14,6 @@
 
 #include <cmocka.h>
 
-#include "base/cleanup.h"
 #include "guest.h"
 #include "turn.h"
 #include "vmm/virtio/vsock.h"

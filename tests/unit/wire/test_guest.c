@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 #include "wire/guest.h"
 
 static void a_header_survives_the_way(void **state)

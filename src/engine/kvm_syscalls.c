@@ -1,0 +1,125 @@
+/*
+ * engine/kvm_syscalls.c - what panda-vmm asks of the host, and nothing else
+ * The list is for the whole process, from its start on: src/vmm/seccomp.c has a smaller one for
+ * each of its threads. No path can be opened, no program started.
+ */
+#include "base/macro.h"
+#include "engine/engines_internal.h"
+
+#include <linux/kvm.h>
+
+/* linux/fs.h has it since 6.7: size of struct pm_scan_arg is 96. */
+#define SCAN_PAGEMAP _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, 96)
+/* linux/kvm.h has it since 6.11, as KVM_PRE_FAULT_MEMORY. */
+#define PRE_FAULT_MEMORY _IOC(_IOC_READ | _IOC_WRITE, KVMIO, 0xd5, 64)
+
+#define IOCTL(request)                                 \
+	{                                              \
+		"ioctl",                               \
+		{                                      \
+			{                              \
+				JAIL_EQ, 1, request, 0 \
+			}                              \
+		}                                      \
+	}
+
+static const struct jail_rule rules[] = {
+    /* the machine: made once, run, saved, loaded */
+    IOCTL(KVM_GET_API_VERSION),
+    IOCTL(KVM_CREATE_VM),
+    IOCTL(KVM_GET_SUPPORTED_CPUID),
+    IOCTL(KVM_GET_VCPU_MMAP_SIZE),
+    IOCTL(KVM_SET_IDENTITY_MAP_ADDR),
+    IOCTL(KVM_SET_TSS_ADDR),
+    IOCTL(KVM_CREATE_IRQCHIP),
+    IOCTL(KVM_SET_USER_MEMORY_REGION),
+    IOCTL(KVM_CREATE_VCPU),
+    IOCTL(KVM_SET_CPUID2),
+    IOCTL(KVM_GET_TSC_KHZ),
+    IOCTL(KVM_SET_TSC_KHZ),
+    IOCTL(KVM_IOEVENTFD),
+    IOCTL(KVM_IRQ_LINE),
+    IOCTL(KVM_KVMCLOCK_CTRL),
+    IOCTL(PRE_FAULT_MEMORY),
+    IOCTL(KVM_RUN),
+    IOCTL(KVM_GET_IRQCHIP),
+    IOCTL(KVM_SET_IRQCHIP),
+    IOCTL(KVM_GET_CLOCK),
+    IOCTL(KVM_SET_CLOCK),
+    IOCTL(KVM_GET_MP_STATE),
+    IOCTL(KVM_SET_MP_STATE),
+    IOCTL(KVM_GET_REGS),
+    IOCTL(KVM_SET_REGS),
+    IOCTL(KVM_GET_SREGS),
+    IOCTL(KVM_SET_SREGS),
+    IOCTL(KVM_GET_XSAVE),
+    IOCTL(KVM_SET_XSAVE),
+    IOCTL(KVM_GET_XCRS),
+    IOCTL(KVM_SET_XCRS),
+    IOCTL(KVM_GET_DEBUGREGS),
+    IOCTL(KVM_SET_DEBUGREGS),
+    IOCTL(KVM_GET_LAPIC),
+    IOCTL(KVM_SET_LAPIC),
+    IOCTL(KVM_GET_VCPU_EVENTS),
+    IOCTL(KVM_SET_VCPU_EVENTS),
+    IOCTL(KVM_GET_MSRS),
+    IOCTL(KVM_SET_MSRS),
+    /* memory and disks */
+    IOCTL(SCAN_PAGEMAP),
+    {"mmap", {{0}}},
+    {"munmap", {{0}}},
+    {"mprotect", {{0}}},
+    {"mremap", {{0}}},
+    {"madvise", {{0}}},
+    {"brk", {{0}}},
+    {"fallocate", {{0}}},
+    {"pread64", {{0}}},
+    {"pwrite64", {{0}}},
+    {"preadv", {{0}}},
+    {"pwritev", {{0}}},
+    {"fdatasync", {{0}}}, /* of volumes */
+    {"lseek", {{0}}},
+    {"fstat", {{0}}},
+    {"newfstatat", {{0}}},
+    /* fds: the control socket, agent streams, the tap, bells, the log */
+    {"read", {{0}}},
+    {"write", {{0}}},
+    {"readv", {{0}}},
+    {"writev", {{0}}},
+    {"recvmsg", {{0}}},
+    {"sendmsg", {{0}}},
+    {"sendto", {{0}}},
+    {"accept4", {{0}}},
+    {"shutdown", {{0}}},
+    {"fcntl", {{0}}},
+    {"dup3", {{0}}},
+    {"close", {{0}}},
+    {"eventfd2", {{0}}},
+    {"epoll_create1", {{0}}},
+    {"epoll_ctl", {{0}}},
+    {"epoll_wait", {{0}}},
+    /* threads: start, kick, filter */
+    {"clone", {{0}}},
+    {"clone3", {{0}}},
+    {"futex", {{0}}},
+    {"tgkill", {{0}}}, /* in its own pid namespace */
+    {"getpid", {{0}}},
+    {"gettid", {{0}}},
+    {"prctl", {{0}}},
+    {"set_robust_list", {{0}}},
+    {"set_tid_address", {{0}}},
+    {"rseq", {{0}}},
+    {"arch_prctl", {{0}}},
+    {"sched_getaffinity", {{0}}},
+    {"rt_sigaction", {{0}}},
+    {"rt_sigprocmask", {{0}}},
+    {"rt_sigreturn", {{0}}},
+    /* time, chance, libc's start */
+    {"clock_gettime", {{0}}},
+    {"getrandom", {{0}}},
+    {"prlimit64", {{0}}},
+    {"readlinkat", {{0}}},
+    {"readlink", {{0}}},
+};
+
+const struct jail_rules kvm_rules = {rules, ARRAY_LEN(rules)};
