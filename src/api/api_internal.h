@@ -4,6 +4,7 @@
  */
 #pragma once
 #include "api/api.h"
+#include "base/bucket.h"
 
 #ifndef PANDA_VERSION
 #define PANDA_VERSION "0.0.0"
@@ -26,7 +27,8 @@ enum {
 
 	STATUSES_MAX = 32, /* different ones in the metrics */
 	DURATIONS = 12,
-	MCP_CALLS_PER_MIN = 60,
+	MCP_CALLS_PER_S = 1,
+	MCP_CALLS_BURST = 60,
 	TTL_MAX_S = 315360000, /* ten years */
 };
 
@@ -44,18 +46,6 @@ int route_find(const char *method, const char *path, struct match *ret);
 void match_fini(struct match *m);
 
 /* ---- auth.c ---- */
-
-/* So much at once, so much per second. In thousandths, the caller owns the clock. */
-struct bucket {
-	uint64_t at_ms, milli;
-	bool used;
-};
-
-/* Takes one, or says in how many seconds there will be one. rate 0: no limit. */
-bool bucket_take(struct bucket *b, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
-                 unsigned *retry_s);
-/* The same with so many per minute. */
-bool bucket_take_per_min(struct bucket *b, unsigned per_min, uint64_t now_ms);
 
 struct tenant {
 	char name[TENANT_MAX + 1];
@@ -96,6 +86,9 @@ struct token *token_by_prefix(struct api *a, const char *prefix);
 struct token *token_next(struct api *a, struct token *after);
 json_t *quota_json(const struct quota *q, unsigned rate_per_s);
 
+/* Takes one request of the tenant's. False: there will be one in *retry_s. rate_per_s 0: no limit. */
+bool tenant_may_ask(struct tenant *t, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
+                    unsigned *retry_s);
 /* Who is it? Sets tenant, token, admin, quota. False: 401, 403 or 429 was answered. */
 bool auth_check(struct call *c);
 

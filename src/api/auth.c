@@ -14,49 +14,6 @@
 #include "base/clock.h"
 #include "base/macro.h"
 
-/* ---- how often ---- */
-
-static bool take(struct bucket *b, uint64_t milli_per_s, uint64_t burst_milli, uint64_t now_ms,
-                 unsigned *retry_s)
-{
-	if (!b->used) {
-		b->used = true;
-		b->milli = burst_milli;
-		b->at_ms = now_ms;
-	}
-	if (now_ms > b->at_ms) {
-		uint64_t past_ms = MIN(now_ms - b->at_ms, (uint64_t)3600000);
-		uint64_t came = past_ms * milli_per_s / 1000;
-
-		/* What is less than a thousandth waits for the next look. */
-		if (came) {
-			b->milli = MIN(b->milli + came, burst_milli);
-			b->at_ms = now_ms;
-		}
-	}
-	if (b->milli >= 1000) {
-		b->milli -= 1000;
-		return true;
-	}
-	if (retry_s)
-		*retry_s = (unsigned)((1000 - b->milli + milli_per_s - 1) / milli_per_s);
-	return false;
-}
-
-bool bucket_take(struct bucket *b, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
-                 unsigned *retry_s)
-{
-	if (rate_per_s == 0)
-		return true;
-	return take(b, (uint64_t)rate_per_s * 1000, (uint64_t)MAX(burst, 1u) * 1000, now_ms,
-	            retry_s);
-}
-
-bool bucket_take_per_min(struct bucket *b, unsigned per_min, uint64_t now_ms)
-{
-	return take(b, (uint64_t)per_min * 1000 / 60, (uint64_t)per_min * 1000, now_ms, NULL);
-}
-
 /* ---- tokens ---- */
 
 const char *auth_bearer(const char *header)
@@ -367,6 +324,16 @@ static struct token *token_of(struct call *c, const char **detail)
 	return t;
 }
 
+bool tenant_may_ask(struct tenant *t, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
+                    unsigned *retry_s)
+{
+	burst = MAX(burst, 1u);
+	if (rate_per_s == 0 || bucket_take(&t->requests, now_ms, rate_per_s, burst, 1))
+		return true;
+	*retry_s = (unsigned)((bucket_wait_ms(&t->requests, rate_per_s, burst, 1) + 999) / 1000);
+	return false;
+}
+
 bool auth_check(struct call *c)
 {
 	const struct api_config *config = &c->api->config;
@@ -397,7 +364,7 @@ bool auth_check(struct call *c)
 		return false;
 	}
 	snprintf(c->tenant, sizeof(c->tenant), "%s", tenant->name);
-	ok = bucket_take(&tenant->requests, rate, burst, loop_now_ms(c->host->loop), &retry_s);
+	ok = tenant_may_ask(tenant, rate, burst, loop_now_ms(c->host->loop), &retry_s);
 	if (!ok) {
 		char text[16];
 

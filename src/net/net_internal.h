@@ -2,9 +2,9 @@
  * net/net_internal.h - what the files of this room share: the slot, and who does what to it
  */
 #pragma once
+#include "base/bucket.h"
 #include "base/loop.h"
 #include "base/pool.h"
-#include "net/bucket.h"
 #include "net/make.h"
 #include "net/net.h"
 #include "net/policy.h"

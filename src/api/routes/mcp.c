@@ -81,7 +81,7 @@ static void tools_call(struct call *c, json_t *id, const json_t *params, bool wo
 		return;
 	}
 	if (workspace && tenant &&
-	    !bucket_take_per_min(&tenant->mcp, MCP_CALLS_PER_MIN, mono_ms())) {
+	    !bucket_take(&tenant->mcp, mono_ms(), MCP_CALLS_PER_S, MCP_CALLS_BURST, 1)) {
 		rpc_error(c, 200, id, RPC_LIMIT,
 		          "more than 60 tool calls per minute: wait a moment");
 		return;

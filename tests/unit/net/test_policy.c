@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include "base/macro.h"
-#include "net/bucket.h"
 #include "net/policy.h"
 
 static struct net_policy *list(size_t n, const char *const *entries)
@@ -168,22 +167,6 @@ static void a_list_has_an_end(void **state)
 	assert_int_equal(net_policy_new(NET_OPEN, many, 1, &p, &e), -EINVAL);
 }
 
-static void a_bucket_gives_its_burst_and_then_its_rate(void **state)
-{
-	struct bucket b = {0};
-	unsigned got = 0;
-
-	for (int i = 0; i < 100; i++)
-		got += bucket_take(&b, 5000, 10, 30, 1);
-	assert_int_equal(got, 30);
-	for (int ms = 5000; ms < 8000; ms++)
-		got += bucket_take(&b, (uint64_t)ms, 10, 30, 1);
-	assert_in_range(got, 59, 61);
-	assert_false(bucket_take(&b, 8000, 10, 30, 31)); /* more than it can ever hold */
-	assert_true(bucket_take(&b, 1u << 31, 10, 30, 30));
-	assert_false(bucket_take(&b, 5, 10, 30, 1)); /* a clock that goes back gives nothing */
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -193,7 +176,6 @@ int main(void)
 	    cmocka_unit_test(modes_without_a_list),
 	    cmocka_unit_test(what_cannot_be_is_refused_with_its_reason),
 	    cmocka_unit_test(a_list_has_an_end),
-	    cmocka_unit_test(a_bucket_gives_its_burst_and_then_its_rate),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
