@@ -11,10 +11,6 @@
 #include "base/uuid.h"
 #include "host/host_internal.h"
 
-enum {
-	FORK_MAX = 64, /* children of one call; the API has a limit of its own */
-};
-
 struct child {
 	struct op op; /* keeps others from the child until it runs */
 	struct fork *fork;

@@ -110,6 +110,10 @@ void host_wake(struct host *h, struct sandbox *sb, host_done *done, void *arg);
 /* sb is gone when done is called (which gets NULL for it). done may be NULL. */
 void host_kill(struct host *h, struct sandbox *sb, const char *why, host_done *done, void *arg);
 
+enum {
+	FORK_MAX = 16, /* children of one call */
+};
+
 struct host_forked {
 	char snapshot_id[SANDBOX_ID + 1]; /* names the moment; nothing is kept under it */
 	struct sandbox **children;        /* NULL where one failed */
@@ -117,8 +121,8 @@ struct host_forked {
 	size_t count;
 };
 
-/* All children are from the same moment. metadata (may be NULL) is merged over the parent's. With
- * tree, they carry its id and their index. e is set only when no child came to be. */
+/* 1 to FORK_MAX children, all from the same moment. metadata (may be NULL) is merged over the
+ * parent's. With tree, they carry its id and their index. e is set only when no child came to be. */
 void host_fork(struct host *h, struct sandbox *sb, size_t count, const json_t *metadata,
                const char *tree, const struct quota *quota,
                void (*done)(void *arg, const struct err *e, struct host_forked *f), void *arg);

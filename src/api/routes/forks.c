@@ -8,10 +8,6 @@
 #include "base/clock.h"
 #include "base/uuid.h"
 
-enum {
-	FORK_MAX = 16,
-};
-
 struct forking {
 	struct call *call;
 	char parent[SANDBOX_ID + 1], tree[SANDBOX_ID + 1];

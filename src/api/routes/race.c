@@ -12,7 +12,6 @@
 #include "host/accept.h"
 
 enum {
-	RACERS_MAX = 16,
 	RACE_OUTPUT_MAX = 1 << 20, /* of each stream of each command */
 	RACE_TIMEOUT_S = 60,
 	RACE_TIMEOUT_MAX_S = 24 * 3600,
@@ -35,7 +34,7 @@ struct race {
 	json_t *commands; /* of the body */
 	uint64_t timeout_ms, began_ns;
 	struct loop_timer timer;
-	struct racer racer[RACERS_MAX];
+	struct racer racer[FORK_MAX];
 	size_t n, running;
 	bool forking, over;
 };
@@ -230,9 +229,9 @@ static bool race_parse(struct call *c, struct race *r, struct err *e)
 		e->code = 0; /* it was answered */
 		return false;
 	}
-	if (!json_is_array(list) || !json_array_size(list) || json_array_size(list) > RACERS_MAX) {
+	if (!json_is_array(list) || !json_array_size(list) || json_array_size(list) > FORK_MAX) {
 		err_set(e, EINVAL, "bad_request",
-		        "field 'commands' must be a list of 1 to %d commands", RACERS_MAX);
+		        "field 'commands' must be a list of 1 to %d commands", FORK_MAX);
 		return false;
 	}
 	if ((t && !json_is_null(t) && !json_is_number(t)) || !(seconds >= 0) ||
