@@ -121,7 +121,7 @@ static void on_idle(void *arg)
 		loop_timer_set(l->sb->host->loop, &l->idle, mono_ms() + LINK_IDLE_MS);
 }
 
-static void answered(void *arg, struct guest_call *c, int err, const char *text)
+static void answered(void *arg, struct guest_call *c, const struct guest_end *end)
 {
 	((struct link *)arg)->asking = false;
 }

@@ -39,24 +39,26 @@ int guest_new(int fd, struct guest **ret)
 	return 0;
 }
 
-static void end_call(struct guest_call *c, int err, const char *text)
+static void end_call(struct guest_call *c, const struct guest_end *end)
 {
 	struct guest *g = c->g;
 
 	g->calls[c->id - 1] = NULL;
 	g->first_free = MIN(g->first_free, c->id - 1);
 	if (c->ops->end)
-		c->ops->end(c->arg, c, err, text);
+		c->ops->end(c->arg, c, end);
 	free(c);
 }
 
 int guest_fail(struct guest *g, int err, const char *text)
 {
+	const struct guest_end end = {.err = err, .text = text};
+
 	if (!g->dead)
 		g->dead = err;
 	for (unsigned i = 0; i < GUEST_CALLS_MAX; i++)
 		if (g->calls[i])
-			end_call(g->calls[i], err, text);
+			end_call(g->calls[i], &end);
 	return -err;
 }
 
@@ -285,6 +287,31 @@ static bool from_guest(uint8_t type)
 	       (type >= WIRE_END && type <= WIRE_STATS_REPLY);
 }
 
+/*
+ * Agents of 0.1.0 gave no reason, and machines that were saved then (snapshots, hibernated
+ * sandboxes, templates) wake up with them. They are known by their sentences, which is why the
+ * sentences stand here, and here alone.
+ */
+static enum wire_reason reason_of(const struct wire_end *m)
+{
+	if (m->reason || !m->err)
+		return (enum wire_reason)m->reason;
+	if (strcmp(m->text.p, "cannot enter directory") == 0)
+		return WIRE_REASON_DIRECTORY;
+	if (strcmp(m->text.p, "cannot start program") == 0)
+		return WIRE_REASON_PROGRAM;
+	return WIRE_REASON_NONE;
+}
+
+static void on_end(struct guest_call *c, const struct wire_end *m)
+{
+	const struct guest_end end = {.err = (int)MIN(m->err, 4095u),
+	                              .reason = reason_of(m),
+	                              .text = m->text.p};
+
+	end_call(c, &end);
+}
+
 static int on_frame(struct guest *g, const struct wire_header *h, const uint8_t *p)
 {
 	union {
@@ -331,7 +358,7 @@ static int on_frame(struct guest *g, const struct wire_header *h, const uint8_t 
 			c->ops->writable(c->arg, c);
 		return 0;
 	case WIRE_END:
-		end_call(c, (int)MIN(m.end.err, 4095u), m.end.text.p);
+		on_end(c, &m.end);
 		return 0;
 	case WIRE_GAP:
 		if (!takes_credit(h->chan))

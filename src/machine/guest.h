@@ -24,6 +24,13 @@ enum {
 struct guest;
 struct guest_call;
 
+/* How a call ended. */
+struct guest_end {
+	int err;                 /* an errno value, of the guest or of the connection, or 0 */
+	enum wire_reason reason; /* a number that is not in enum wire_reason may come, too */
+	const char *text;        /* for people; may be "" */
+};
+
 /*
  * Callbacks of one call, run inside guest_dispatch() (or guest_free()). Each may be NULL. They may
  * start calls, send, give credit and cancel; they must not free the guest.
@@ -36,8 +43,8 @@ struct guest_ops {
 	 * decoded struct, valid during the callback. */
 	void (*reply)(void *arg, struct guest_call *c, uint8_t type, uint8_t chan, const void *msg);
 	void (*writable)(void *arg, struct guest_call *c); /* guest_sendable() grew */
-	/* Always the last one; c is gone afterwards. err is an errno value or 0. */
-	void (*end)(void *arg, struct guest_call *c, int err, const char *text);
+	/* Always the last one; c is gone afterwards. */
+	void (*end)(void *arg, struct guest_call *c, const struct guest_end *end);
 };
 
 /* Takes fd, which becomes non-blocking, when it succeeds. -ENOMEM, or what fcntl() said. */

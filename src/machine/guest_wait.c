@@ -86,14 +86,14 @@ static void wait_reply(void *arg, struct guest_call *c, uint8_t type, uint8_t ch
 	}
 }
 
-static void wait_end(void *arg, struct guest_call *c, int err, const char *text)
+static void wait_end(void *arg, struct guest_call *c, const struct guest_end *end)
 {
 	struct wait *w = arg;
 
 	w->done = true;
-	w->err = err;
+	w->err = end->err;
 	w->call = NULL;
-	snprintf(w->text, sizeof(w->text), "%s", text);
+	snprintf(w->text, sizeof(w->text), "%s", end->text);
 }
 
 static const struct guest_ops wait_ops = {.data = wait_data, .reply = wait_reply, .end = wait_end};

@@ -12,6 +12,7 @@ enum kind {
 	STR,
 	BYTES,
 	LIST,
+	OPT_U32, /* the last field, or not there at all when it is 0 */
 };
 
 struct field {
@@ -55,7 +56,7 @@ DESC(exec_info, F(U64, exec_info, id), F(U32, exec_info, pid), F(U32, exec_info,
      F(STR, exec_info, command));
 DESC(signal, F(U64, signal, id), F(U32, signal, signo), F(U32, signal, flags));
 DESC(size, F(U32, size, rows), F(U32, size, cols));
-DESC(end, F(U32, end, err), F(STR, end, text));
+DESC(end, F(U32, end, err), F(STR, end, text), F(OPT_U32, end, reason));
 DESC(read, F(STR, read, path), F(U64, read, offset), F(U64, read, length), F(U32, read, window));
 DESC(write, F(STR, write, path), F(U32, write, flags), F(U32, write, mode));
 DESC(file, F(STR, file, name), F(STR, file, target), F(U32, file, mode), F(U32, file, uid),
@@ -206,6 +207,9 @@ static bool take_field(struct cursor *c, enum kind kind, void *at)
 	switch (kind) {
 	case U32:
 		return take32(c, at);
+	case OPT_U32: /* a 0 that is there would be a second way to say the same */
+		*(uint32_t *)at = 0;
+		return !c->n || (take32(c, at) && *(uint32_t *)at);
 	case U64: {
 		uint64_t v;
 
@@ -306,6 +310,8 @@ static bool put_field(struct out *o, enum kind kind, const void *at)
 	switch (kind) {
 	case U32:
 		return put_u32(o, *(const uint32_t *)at);
+	case OPT_U32:
+		return !*(const uint32_t *)at || put_u32(o, *(const uint32_t *)at);
 	case U64: {
 		uint64_t v;
 

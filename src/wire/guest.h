@@ -204,9 +204,17 @@ struct wire_size {
 	uint32_t rows, cols;
 };
 
+/* Why, for programs: text is for people, and may change. */
+enum wire_reason {
+	WIRE_REASON_NONE,      /* err says all there is; also what agents of 0.1.0 always mean */
+	WIRE_REASON_DIRECTORY, /* of EXEC: cwd cannot be entered */
+	WIRE_REASON_PROGRAM,   /* of EXEC: argv[0] cannot be started */
+};
+
 struct wire_end {
 	uint32_t err; /* errno value, 0: all went well */
 	struct wire_str text;
+	uint32_t reason; /* on the wire only when it is not 0: agents of 0.1.0 have no such field */
 };
 
 struct wire_read {

@@ -139,11 +139,8 @@ static void replied(void *arg, struct guest_call *gc, uint8_t type, uint8_t chan
 	}
 }
 
-static void over(void *arg, struct guest_call *gc, int err, const char *text)
+static void over(void *arg, struct guest_call *gc, const struct guest_end *end)
 {
-	(void)gc;
-	(void)err;
-	(void)text;
 	answer(arg);
 }
 

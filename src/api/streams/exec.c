@@ -304,7 +304,7 @@ static bool as_shell_says(struct exec_job *x, const struct job_end *end)
 	char text[160];
 	bool missing = end->guest == ENOENT || end->guest == ENOTDIR;
 
-	if (!x->argv || end->e || strcmp(end->text, "cannot start program") != 0 ||
+	if (!x->argv || end->e || end->reason != WIRE_REASON_PROGRAM ||
 	    (!missing && end->guest != EACCES && end->guest != ENOEXEC))
 		return false;
 	snprintf(text, sizeof(text), "panda: cannot start the program: %s\n", strerror(end->guest));
@@ -320,7 +320,7 @@ static bool from_the_root(struct exec_job *x, const struct job_end *end)
 	struct sandbox *sb = host_find(x->host, NULL, x->sandbox);
 	struct wire_exec m;
 
-	if (!x->again || end->e || !sb || strcmp(end->text, "cannot enter directory") != 0 ||
+	if (!x->again || end->e || !sb || end->reason != WIRE_REASON_DIRECTORY ||
 	    wire_exec_decode(x->again, x->again_len, &m) < 0)
 		return false;
 	m.cwd = wire_str("/");

@@ -45,13 +45,17 @@ static void job_free(struct job *j)
 	free(j);
 }
 
-static void tell_end(struct job *j, const struct err *e, int guest, const char *text)
+static void tell_end(struct job *j, const struct job_end *end)
 {
-	struct job_end end = {.e = e, .guest = guest, .text = text ? text : ""};
-
 	if (j->ops && j->ops->end)
-		j->ops->end(j->arg, j, &end);
+		j->ops->end(j->arg, j, end);
 	job_free(j);
+}
+
+/* The guest could not be asked, or the connection broke. */
+static void tell_failure(struct job *j, const struct err *e)
+{
+	tell_end(j, &(struct job_end){.e = e, .text = ""});
 }
 
 static void later(struct job *j, uint64_t ms)
@@ -144,9 +148,10 @@ static void on_writable(void *arg, struct guest_call *c)
 	j->inside = false;
 }
 
-static void on_end(void *arg, struct guest_call *c, int err, const char *text)
+static void on_end(void *arg, struct guest_call *c, const struct guest_end *end)
 {
 	struct job *j = arg;
+	int err = end->err;
 	struct err e = {0};
 
 	j->call = NULL;
@@ -160,10 +165,11 @@ static void on_end(void *arg, struct guest_call *c, int err, const char *text)
 		err_set(&e, err ? err : ECONNRESET,
 		        err == ETIMEDOUT ? "guest_silent" : "guest_gone",
 		        "the sandbox went away in the middle: %s; look at its status and ask again",
-		        text && *text ? text : "its agent does not answer");
-		tell_end(j, &e, 0, NULL);
+		        *end->text ? end->text : "its agent does not answer");
+		tell_failure(j, &e);
 	} else {
-		tell_end(j, NULL, err, text);
+		tell_end(j,
+		         &(struct job_end){.guest = err, .reason = end->reason, .text = end->text});
 	}
 }
 
@@ -206,7 +212,7 @@ static void on_link(void *arg, const struct err *e, struct sandbox *sb, struct g
 		if (j->starting)
 			fail_later(j, e);
 		else
-			tell_end(j, e, 0, NULL);
+			tell_failure(j, e);
 		return;
 	}
 	if (!j->busy) {
@@ -229,7 +235,7 @@ static void on_link(void *arg, const struct err *e, struct sandbox *sb, struct g
 		if (j->starting)
 			fail_later(j, &full);
 		else
-			tell_end(j, &full, 0, NULL);
+			tell_failure(j, &full);
 		return;
 	}
 	j->guest = g;
@@ -248,7 +254,7 @@ static void job_try(struct job *j)
 
 	if (!sb) {
 		err_set(&e, ENOENT, "sandbox_not_found", "sandbox not found");
-		tell_end(j, &e, 0, NULL);
+		tell_failure(j, &e);
 		return;
 	}
 	j->linking = true;
@@ -260,7 +266,7 @@ static void on_timer(void *arg)
 	struct job *j = arg;
 
 	if (j->failed.code) {
-		tell_end(j, &j->failed, 0, NULL);
+		tell_failure(j, &j->failed);
 		return;
 	}
 	if (!j->call) {

@@ -13,7 +13,8 @@ struct job;
 struct job_end {
 	const struct err *e; /* the guest could not be asked, or the connection broke */
 	int guest;           /* else: what the guest said, an errno value, 0 when all went well */
-	const char *text;    /* of the guest; may be "" */
+	enum wire_reason reason; /* of the guest */
+	const char *text;        /* of the guest; may be "" */
 };
 
 struct job_ops { /* each may be NULL */

@@ -179,6 +179,7 @@ size_t stream_space(struct stream *s, uint8_t chan);
 void stream_commit_data(struct stream *s, uint8_t chan, size_t n);
 /* Sends END and frees s. Needs END_ROOM. */
 void stream_end(struct stream *s, int err, const char *text);
+void stream_end_why(struct stream *s, int err, enum wire_reason reason, const char *text);
 /* The answer to a request that needs no stream. */
 void reply_end(struct conn *c, uint32_t id, int err, const char *text);
 void reply(struct conn *c, uint32_t id, uint8_t type, const void *msg);

@@ -294,10 +294,18 @@ void *stream_new(struct conn *c, uint32_t id, const struct stream_ops *ops, size
 	return s;
 }
 
+void stream_end_why(struct stream *s, int err, enum wire_reason reason, const char *text)
+{
+	reply(s->c, s->id, WIRE_END,
+	      &(struct wire_end){.err = (uint32_t)err,
+	                         .text = wire_str(text ? text : ""),
+	                         .reason = reason});
+	stream_free(s, false);
+}
+
 void stream_end(struct stream *s, int err, const char *text)
 {
-	reply_end(s->c, s->id, err, text);
-	stream_free(s, false);
+	stream_end_why(s, err, WIRE_REASON_NONE, text);
 }
 
 static struct stream *stream_find(struct conn *c, uint32_t id)

@@ -392,25 +392,23 @@ static void remember_command(struct exec *x, const struct wire_exec *m)
 		                      arg);
 }
 
-/* Returns 0 with x->pid set, or -errno and what failed. */
-static int exec_start(struct exec *x, const struct wire_exec *m, const char **what)
+/* Returns 0 with x->pid set, or -errno and in *s what failed. */
+static int exec_start(struct exec *x, const struct wire_exec *m, struct spawn *s)
 {
 	autoclose int tty = -1, in = -1;
-	struct spawn s = {.m = m, .id = x->id};
 	pid_t pid;
 	int r = 0;
 
-	*what = "cannot make pipes";
+	*s = (struct spawn){.m = m, .id = x->id, .what = "cannot make pipes"};
 	if (m->flags & WIRE_EXEC_PTY)
 		r = open_pty(x, m, &tty);
 	else if (m->flags & WIRE_EXEC_STDIN)
 		r = open_stdin(x, &in);
 	if (r < 0)
 		return r;
-	s.in = in;
-	s.tty = tty;
-	pid = spawn_exec(x->a, &s);
-	*what = s.what;
+	s->in = in;
+	s->tty = tty;
+	pid = spawn_exec(x->a, s);
 	if (pid < 0)
 		return pid;
 	x->pid = pid;
@@ -422,8 +420,7 @@ void exec_request(struct conn *c, uint32_t id, const struct wire_exec *m)
 	struct agent *a = c->a;
 	struct exec_stream *es;
 	struct exec *x;
-	const char *what;
-	char text[256];
+	struct spawn s;
 	bool pty = m->flags & WIRE_EXEC_PTY;
 	int r;
 
@@ -448,14 +445,13 @@ void exec_request(struct conn *c, uint32_t id, const struct wire_exec *m)
 	}
 	x->id = a->next_id++;
 	x->flags = m->flags;
-	r = exec_start(x, m, &what);
+	r = exec_start(x, m, &s);
 	if (r < 0) {
 		a->reap_rest = true;
 		sink_close(&x->in.sink);
 		if (pty)
 			exec_free(x);
-		snprintf(text, sizeof(text), "%s", what);
-		stream_end(&es->s, -r, text);
+		stream_end_why(&es->s, -r, s.reason, s.what);
 		return;
 	}
 	if (!pty) {

@@ -70,9 +70,10 @@ struct exec_stream {
 struct spawn {
 	const struct wire_exec *m;
 	uint64_t id;
-	int in, tty; /* -1: fd 0 as it is, no terminal */
-	int err;     /* filled by the child, which shares our memory until it execs */
-	const char *what;
+	int in, tty;             /* -1: fd 0 as it is, no terminal */
+	int err;                 /* filled by the child, which shares our memory until it execs */
+	enum wire_reason reason; /* with err, for programs, */
+	const char *what;        /* and for people */
 };
 
 /* Starts the program with our fds 1 and 2 as its own (or the tty). Returns its pid or -errno. */

@@ -139,12 +139,14 @@ become(struct spawn *s, const struct user *u, const struct image *im)
 	}
 	if (s->m->cwd.len) {
 		s->what = "cannot enter directory";
+		s->reason = WIRE_REASON_DIRECTORY;
 		if (chdir(s->m->cwd.p) < 0)
 			goto fail;
 	}
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	s->what = "cannot start program";
+	s->reason = WIRE_REASON_PROGRAM;
 	if (strchr(im->argv[0], '/'))
 		execve(im->argv[0], im->argv, im->envp);
 	else

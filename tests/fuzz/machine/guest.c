@@ -32,7 +32,7 @@ static void on_data(void *arg, struct guest_call *c, uint8_t chan, const void *p
 	assert(s->bytes[chan - WIRE_OUT] <= WINDOW); /* we give no credit */
 }
 
-static void on_end(void *arg, struct guest_call *c, int err, const char *text)
+static void on_end(void *arg, struct guest_call *c, const struct guest_end *end)
 {
 	((struct seen *)arg)->ended++;
 }

@@ -58,12 +58,12 @@ static void on_reply(void *arg, struct guest_call *c, uint8_t type, uint8_t chan
 		k->ready(k->arg);
 }
 
-static void on_end(void *arg, struct guest_call *c, int err, const char *text)
+static void on_end(void *arg, struct guest_call *c, const struct guest_end *end)
 {
 	struct call *k = arg;
 
 	k->done = true;
-	k->err = err;
+	k->err = end->err;
 }
 
 /* A plain file always has something to say, or its end. */

@@ -114,6 +114,41 @@ static void what_cannot_start_says_why(void **state)
 	assert_ok(guest_exec_wait(b->g, &(struct guest_exec){.argv = ok}, &exit, &why));
 }
 
+static void start_end(void *arg, struct guest_call *c, const struct guest_end *end)
+{
+	*(struct guest_end *)arg = *end;
+}
+
+/* How an exec of this program in this directory ends that does not even start. */
+static struct guest_end failed_start(struct guest *g, const char *program, const char *cwd,
+                                     const char *user)
+{
+	static const struct guest_ops ops = {.end = start_end};
+	char *argv[] = {(char *)program, NULL};
+	struct guest_end end = {.err = -1};
+	struct wire_exec m = {.cwd = wire_str(cwd), .user = wire_str(user)};
+	uint8_t list[256];
+
+	assert_int_equal(wire_list_build(argv, list, sizeof(list), &m.argv), 0);
+	assert_int_equal(guest_start(g, WIRE_EXEC, &m, &ops, &end, NULL), 0);
+	turn(g);
+	assert_true(end.err > 0);
+	return end;
+}
+
+static void programs_learn_by_a_number_what_did_not_work(void **state)
+{
+	struct box *b = *state;
+
+	assert_int_equal(failed_start(b->g, "no-such-program", "", "").reason, WIRE_REASON_PROGRAM);
+	assert_int_equal(failed_start(b->g, "/tmp", "", "").reason, WIRE_REASON_PROGRAM);
+	assert_int_equal(failed_start(b->g, "true", "/nope", "").reason, WIRE_REASON_DIRECTORY);
+	assert_int_equal(failed_start(b->g, "no-such-program", "/nope", "").reason,
+	                 WIRE_REASON_DIRECTORY);
+	assert_int_equal(failed_start(b->g, "true", "", "nope").reason, WIRE_REASON_NONE);
+	assert_int_equal(failed_start(b->g, "no-such-program", "", "").reason, WIRE_REASON_PROGRAM);
+}
+
 static void another_user_is_another_user(void **state)
 {
 	struct box *b = *state;
@@ -187,12 +222,12 @@ static void flood_data(void *arg, struct guest_call *c, uint8_t chan, const void
 		guest_credit(c, chan, n);
 }
 
-static void flood_end(void *arg, struct guest_call *c, int err, const char *text)
+static void flood_end(void *arg, struct guest_call *c, const struct guest_end *end)
 {
 	struct flood *f = arg;
 
 	f->ended = true;
-	f->err = err;
+	f->err = end->err;
 }
 
 static const struct guest_ops flood_ops = {.data = flood_data, .end = flood_end};
@@ -502,12 +537,12 @@ static void terminal_reply(void *arg, struct guest_call *c, uint8_t type, uint8_
 		t->r.exit.code = (int)((const struct wire_exited *)msg)->code;
 }
 
-static void terminal_end(void *arg, struct guest_call *c, int err, const char *text)
+static void terminal_end(void *arg, struct guest_call *c, const struct guest_end *end)
 {
 	struct terminal *t = arg;
 
 	t->call = NULL;
-	assert_int_equal(err, 0);
+	assert_int_equal(end->err, 0);
 }
 
 static void a_terminal_has_a_size_that_changes(void **state)
@@ -684,10 +719,10 @@ static void holder_reply(void *arg, struct guest_call *c, uint8_t type, uint8_t 
 	((struct holder *)arg)->gaps += type == WIRE_GAP;
 }
 
-static void holder_end(void *arg, struct guest_call *c, int err, const char *text)
+static void holder_end(void *arg, struct guest_call *c, const struct guest_end *end)
 {
 	((struct holder *)arg)->ended = true;
-	((struct holder *)arg)->err = err;
+	((struct holder *)arg)->err = end->err;
 }
 
 static void a_reader_that_holds_loses_nothing(void **state)
@@ -792,6 +827,7 @@ const struct CMUnitTest exec_tests[] = {
     TEST(argv_env_and_cwd_arrive_as_given),
     TEST(a_program_starts_with_a_clean_slate),
     TEST(what_cannot_start_says_why),
+    TEST(programs_learn_by_a_number_what_did_not_work),
     TEST(another_user_is_another_user),
     TEST(ten_mebibytes_of_stdin_come_back),
     TEST(stdin_that_nobody_reads_does_no_harm),

@@ -66,12 +66,12 @@ struct slow_write {
 	int err;
 };
 
-static void slow_end(void *arg, struct guest_call *c, int err, const char *text)
+static void slow_end(void *arg, struct guest_call *c, const struct guest_end *end)
 {
 	struct slow_write *s = arg;
 
 	s->ended = true;
-	s->err = err;
+	s->err = end->err;
 }
 
 static void a_replaced_file_is_old_or_new_and_never_between(void **state)

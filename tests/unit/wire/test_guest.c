@@ -166,6 +166,29 @@ static void a_mount_says_which_volume_goes_where(void **state)
 	assert_int_equal(wire_mount_decode(b, sizeof(bytes) - 1, &back), -EPROTO);
 }
 
+static void an_end_has_a_reason_or_looks_as_it_did_before_there_were_any(void **state)
+{
+	static const char old[] = "\x02\0\0\0\x02\0\0\0no"; /* as agents of 0.1.0 write it */
+	static const char new[] = "\x02\0\0\0\x02\0\0\0no\0\x01\0\0";
+	static const char zero[] = "\x02\0\0\0\x02\0\0\0no\0\0\0\0";
+	struct wire_end m = {.err = 2, .text = wire_str("no")}, back = {.reason = 77};
+	uint8_t b[64];
+
+	assert_int_equal(wire_end_encode(&m, b, sizeof(b)), sizeof(old));
+	assert_memory_equal(b, old, sizeof(old));
+	assert_int_equal(wire_end_decode(b, sizeof(old), &back), 0);
+	assert_int_equal(back.reason, WIRE_REASON_NONE);
+	m.reason = WIRE_REASON_DIRECTORY;
+	assert_int_equal(wire_end_encode(&m, b, sizeof(b)), sizeof(new));
+	assert_memory_equal(b, new, sizeof(new));
+	assert_int_equal(wire_end_decode(b, sizeof(new), &back), 0);
+	assert_int_equal(back.reason, WIRE_REASON_DIRECTORY);
+	for (size_t cut = sizeof(old) + 1; cut < sizeof(new); cut++)
+		assert_int_equal(wire_end_decode(b, cut, &back), -EPROTO);
+	assert_int_equal(wire_end_decode(zero, sizeof(zero), &back), -EPROTO);
+	assert_int_equal(back.reason, WIRE_REASON_DIRECTORY);
+}
+
 static void a_name_is_one_name(void **state)
 {
 	static const char *const good[] = {"a", "...", "..a", ".b", "with space", "\xff"};
@@ -204,7 +227,7 @@ int main(void)
 	    cmocka_unit_test(a_row_is_taken_one_by_one),
 	    cmocka_unit_test(nothing_larger_than_a_frame_is_built),
 	    cmocka_unit_test(a_mount_says_which_volume_goes_where),
-	    cmocka_unit_test(a_mount_says_which_volume_goes_where),
+	    cmocka_unit_test(an_end_has_a_reason_or_looks_as_it_did_before_there_were_any),
 	    cmocka_unit_test(a_name_is_one_name),
 	    cmocka_unit_test(only_the_types_that_are_named_are_known),
 	};
