@@ -156,8 +156,7 @@ int guest_flush(struct guest *g)
 	return -g->dead;
 }
 
-/* The credit a request gives, as its message says. */
-static uint32_t window_of(uint8_t type, const void *msg)
+uint32_t guest_window(uint8_t type, const void *msg)
 {
 	switch (type) {
 	case WIRE_EXEC:
@@ -178,14 +177,13 @@ static uint32_t window_of(uint8_t type, const void *msg)
 	return 0;
 }
 
-int guest_start(struct guest *g, uint8_t type, const void *msg, const struct guest_ops *ops,
-                void *arg, struct guest_call **ret)
+/* A call that has an id and is not open yet. -EAGAIN, -ENOMEM. */
+static int call_new(struct guest *g, uint32_t window, const struct guest_ops *ops, void *arg,
+                    struct guest_call **ret)
 {
-	struct guest_call *c;
 	unsigned slot = g->first_free;
-	int r;
+	struct guest_call *c;
 
-	assert(type >= WIRE_EXEC);
 	while (slot < GUEST_CALLS_MAX && g->calls[slot])
 		slot++;
 	/* One frame's worth stays free for credit: it must never be refused, or streams stall. */
@@ -194,20 +192,66 @@ int guest_start(struct guest *g, uint8_t type, const void *msg, const struct gue
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return -ENOMEM;
-	*c = (struct guest_call){.g = g, .id = slot + 1, .ops = ops, .arg = arg};
-	c->window = window_of(type, msg);
-	c->take_left[0] = c->take_left[1] = c->window;
+	*c = (struct guest_call){.g = g, .id = slot + 1, .ops = ops, .arg = arg, .window = window};
+	c->take_left[0] = c->take_left[1] = window;
 	c->send_left = WIRE_WINDOW;
-	r = send_on(c, type, 0, msg);
+	*ret = c;
+	return 0;
+}
+
+/* Its request is queued, or (r < 0) was not. */
+static int call_open(struct guest_call *c, int r, struct guest_call **ret)
+{
+	struct guest *g = c->g;
+
 	if (r < 0) {
 		free(c);
 		return r;
 	}
-	g->calls[slot] = c;
-	g->first_free = slot + 1;
+	g->calls[c->id - 1] = c;
+	g->first_free = c->id;
 	if (ret)
 		*ret = c;
 	return 0;
+}
+
+int guest_start(struct guest *g, uint8_t type, const void *msg, const struct guest_ops *ops,
+                void *arg, struct guest_call **ret)
+{
+	struct guest_call *c;
+	int r = call_new(g, guest_window(type, msg), ops, arg, &c);
+
+	assert(type >= WIRE_EXEC);
+	return r < 0 ? r : call_open(c, send_on(c, type, 0, msg), ret);
+}
+
+/* A frame with these bytes as its payload; call_new() has looked at the room. */
+static int send_payload(struct guest_call *c, uint8_t type, const void *p, size_t n)
+{
+	struct wire_header h = {.type = type, .stream = c->id, .length = (uint32_t)n};
+	struct guest *g = c->g;
+	uint8_t *at;
+
+	if (g->dead)
+		return -g->dead;
+	if (n > WIRE_PAYLOAD_MAX)
+		return -EMSGSIZE;
+	at = out_tail(g);
+	wire_header_encode(&h, at);
+	if (n)
+		memcpy(at + WIRE_HEADER, p, n);
+	g->out_len += WIRE_HEADER + n;
+	return 0;
+}
+
+int guest_start_encoded(struct guest *g, const struct guest_request *rq,
+                        const struct guest_ops *ops, void *arg, struct guest_call **ret)
+{
+	struct guest_call *c;
+	int r = call_new(g, rq->window, ops, arg, &c);
+
+	assert(rq->type >= WIRE_EXEC);
+	return r < 0 ? r : call_open(c, send_payload(c, rq->type, rq->p, rq->n), ret);
 }
 
 size_t guest_sendable(const struct guest_call *c)

@@ -73,6 +73,20 @@ int guest_flush(struct guest *g);
 int guest_start(struct guest *g, uint8_t type, const void *msg, const struct guest_ops *ops,
                 void *arg, struct guest_call **ret);
 
+/* A request that is in wire form already: for those that had to wait for a guest. */
+struct guest_request {
+	uint8_t type;
+	uint32_t window; /* as its message says: guest_window() */
+	const void *p;   /* what wire_encode() made of it */
+	size_t n;
+};
+
+/* The credit that a request gives: how much the guest may send before it is given more. */
+uint32_t guest_window(uint8_t type, const void *msg);
+
+int guest_start_encoded(struct guest *g, const struct guest_request *rq,
+                        const struct guest_ops *ops, void *arg, struct guest_call **ret);
+
 /* How many bytes guest_send() would take now. */
 size_t guest_sendable(const struct guest_call *c);
 /* Queues up to n bytes for the guest, returns how many. */

@@ -337,6 +337,34 @@ static bool put_field(struct out *o, enum kind kind, const void *at)
 	return false;
 }
 
+static size_t field_length(enum kind kind, const void *at)
+{
+	switch (kind) {
+	case U32:
+		return 4;
+	case OPT_U32:
+		return *(const uint32_t *)at ? 4 : 0;
+	case U64:
+		return 8;
+	case STR:
+		return 4 + (size_t)((const struct wire_str *)at)->len + 1;
+	case BYTES:
+		return 4 + (size_t)((const struct wire_bytes *)at)->len;
+	case LIST:
+		return 8 + (size_t)((const struct wire_list *)at)->len;
+	}
+	return 0;
+}
+
+size_t wire_length(const struct wire_desc *d, const void *msg)
+{
+	size_t n = 0;
+
+	for (const struct field *f = d->f; f < d->f + FIELDS_MAX && f->kind; f++)
+		n += field_length(f->kind, (const uint8_t *)msg + f->offset);
+	return n;
+}
+
 ssize_t wire_encode(const struct wire_desc *d, const void *msg, void *buf, size_t cap)
 {
 	struct out o = {.p = buf, .n = MIN(cap, (size_t)WIRE_PAYLOAD_MAX)};

@@ -371,6 +371,9 @@ int wire_decode(const struct wire_desc *d, const void *p, size_t n, void *ret);
 /* The first message of a row; returns its length. -EPROTO. */
 ssize_t wire_take(const struct wire_desc *d, const void *p, size_t n, void *ret);
 
+/* How long a message is in wire form; more than WIRE_PAYLOAD_MAX: it fits into no frame. */
+size_t wire_length(const struct wire_desc *d, const void *msg);
+
 /* Returns the length. -EMSGSIZE when it does not fit into cap or into a frame. */
 ssize_t wire_encode(const struct wire_desc *d, const void *msg, void *buf, size_t cap);
 

@@ -115,7 +115,7 @@ struct message {
 	bool own_cwd;      /* the template's, not the caller's */
 };
 
-static uint8_t lists[2][WIRE_PAYLOAD_MAX]; /* argv and env on their way; loop thread only */
+static uint8_t lists[WIRE_PAYLOAD_MAX]; /* argv, and env behind it; loop thread only */
 
 static void message_freep(struct message **p)
 {
@@ -152,7 +152,7 @@ static int lay_out_argv(struct message *b, const struct exec_spec *s, struct err
 		b->strv[0] = b->cmd;
 		b->m.flags |= WIRE_EXEC_SHELL;
 	}
-	if (wire_list_build((char *const *)b->strv, lists[0], sizeof(lists[0]), &b->m.argv) < 0)
+	if (wire_list_build((char *const *)b->strv, lists, sizeof(lists), &b->m.argv) < 0)
 		return too_large(e);
 	return 0;
 }
@@ -188,7 +188,8 @@ static int lay_out_env(struct message *b, const json_t *under, const json_t *ove
 		}
 	}
 	json_decref(all);
-	if (r == 0 && wire_list_build(b->owned, lists[1], sizeof(lists[1]), &b->m.env) < 0)
+	if (r == 0 && wire_list_build(b->owned, lists + b->m.argv.len,
+	                              sizeof(lists) - b->m.argv.len, &b->m.env) < 0)
 		r = too_large(e);
 	return r;
 }
@@ -407,17 +408,24 @@ static void use_template(struct exec_job *x, struct message *b, const struct exe
 	}
 }
 
-/* Keeps the message, for from_the_root(). */
-static void remember(struct exec_job *x, const struct wire_exec *m)
+/* Begins it, and keeps the message where from_the_root() may need it. */
+static struct job *start_job(struct exec_job *x, struct sandbox *sb, const struct message *b,
+                             struct err *e)
 {
-	static uint8_t bytes[WIRE_PAYLOAD_MAX]; /* loop thread only */
-	ssize_t n = wire_exec_encode(m, bytes, sizeof(bytes));
+	size_t n = b->own_cwd ? wire_length(&wire_exec_desc, &b->m) : 0;
 
-	x->again = n > 0 ? malloc((size_t)n) : NULL;
-	if (!x->again)
-		return; /* then a missing directory is an error */
-	memcpy(x->again, bytes, (size_t)n);
-	x->again_len = (size_t)n;
+	if (n && n <= WIRE_PAYLOAD_MAX)
+		x->again = malloc(n);
+	if (!x->again) /* without memory for it, a missing directory is an error */
+		return job_start_marked(x->host, sb, WIRE_EXEC, &b->m, &job_ops, x, e);
+	wire_exec_encode(&b->m, x->again, n);
+	x->again_len = n;
+	return job_start_encoded(x->host, sb,
+	                         &(struct guest_request){.type = WIRE_EXEC,
+	                                                 .window = b->m.window,
+	                                                 .p = x->again,
+	                                                 .n = n},
+	                         &job_ops, x, e);
 }
 
 struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exec_spec *s,
@@ -457,9 +465,7 @@ struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exe
 	x->argv = s->argv;
 	x->keep_open = s->keep_open;
 	x->began_ns = mono_ns();
-	if (b->own_cwd)
-		remember(x, &b->m);
-	x->job = job_start_marked(h, sb, WIRE_EXEC, &b->m, &job_ops, x, e);
+	x->job = start_job(x, sb, b, e);
 	if (!x->job)
 		goto fail;
 	feed(x);

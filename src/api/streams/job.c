@@ -17,10 +17,9 @@ enum {
 struct job {
 	struct host *host;
 	char id[SANDBOX_ID + 1];
-	uint8_t type;
-	const void *msg;  /* inside job_start() the caller's own */
-	uint8_t *encoded; /* else as bytes, while the call has not begun */
-	size_t encoded_len;
+	const void *msg; /* inside job_start(): the caller's; the request is not encoded yet */
+	struct guest_request request;
+	uint8_t *owned;            /* the bytes of the request, when they are ours */
 	const struct job_ops *ops; /* NULL: abandoned */
 	void *arg;
 	struct guest_call *call; /* NULL: not begun, or over */
@@ -41,7 +40,7 @@ static void job_free(struct job *j)
 	loop_defer_cancel(j->host->loop, &j->flush);
 	if (j->busy)
 		host_idle(j->host, j->id);
-	free(j->encoded);
+	free(j->owned);
 	free(j);
 }
 
@@ -187,14 +186,9 @@ static bool only_looks(uint8_t type)
 
 static int begin(struct job *j, struct guest *g)
 {
-	union wire_request m;
-	const struct wire_desc *d = wire_desc_of(j->type);
-
-	if (j->starting || !d)
-		return guest_start(g, j->type, j->msg, &call_ops, j, &j->call);
-	if (wire_decode(d, j->encoded, j->encoded_len, &m) < 0)
-		return -EPROTO; /* our own bytes: cannot be */
-	return guest_start(g, j->type, &m, &call_ops, j, &j->call);
+	if (j->msg)
+		return guest_start(g, j->request.type, j->msg, &call_ops, j, &j->call);
+	return guest_start_encoded(g, &j->request, &call_ops, j, &j->call);
 }
 
 static void on_link(void *arg, const struct err *e, struct sandbox *sb, struct guest *g)
@@ -219,7 +213,7 @@ static void on_link(void *arg, const struct err *e, struct sandbox *sb, struct g
 		host_busy(j->host, sb);
 		j->busy = true;
 	}
-	if (!only_looks(j->type))
+	if (!only_looks(j->request.type))
 		history_touch(sb);
 	r = begin(j, g);
 	if (r == -EAGAIN && loop_now_ms(j->host->loop) < j->give_up_ms) {
@@ -239,8 +233,7 @@ static void on_link(void *arg, const struct err *e, struct sandbox *sb, struct g
 		return;
 	}
 	j->guest = g;
-	free(j->encoded);
-	j->encoded = NULL;
+	free(take_ptr(j->owned));
 	if (j->starting)
 		return;
 	push(j);
@@ -292,44 +285,76 @@ static void on_point(void *arg)
 		job_free(j);
 }
 
-static struct job *start(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
-                         bool mark, const struct job_ops *ops, void *arg, struct err *e)
+static struct job *job_new(struct host *h, const struct sandbox *sb, const struct job_ops *ops,
+                           void *arg, struct err *e)
 {
-	static uint8_t bytes[WIRE_PAYLOAD_MAX]; /* loop thread only */
+	struct job *j = calloc(1, sizeof(*j));
+
+	if (!j) {
+		err_nomem(e);
+		return NULL;
+	}
+	j->host = h;
+	memcpy(j->id, sb->id, sizeof(j->id));
+	j->ops = ops;
+	j->arg = arg;
+	j->timer = (struct loop_timer){.fn = on_timer, .arg = j};
+	j->flush = (struct loop_defer){.fn = on_flush, .arg = j};
+	j->give_up_ms = loop_now_ms(h->loop) + RETRY_FOR_MS;
+	return j;
+}
+
+/* The caller's message goes when job_start() returns, and the request has not begun. */
+static int keep_request(struct job *j, size_t n)
+{
+	const struct wire_desc *d = wire_desc_of(j->request.type);
+
+	if (!d)
+		return 0;
+	j->owned = malloc(n);
+	if (!j->owned)
+		return -ENOMEM;
+	wire_encode(d, j->msg, j->owned, n);
+	j->request.p = j->owned;
+	j->request.n = n;
+	j->request.window = guest_window(j->request.type, j->msg);
+	return 0;
+}
+
+/* mark: with a checkpoint before it. */
+static void job_go(struct job *j, struct sandbox *sb, bool mark)
+{
+	j->starting = true;
+	j->linking = true;
+	if (!mark || !host_checkpoint_before(j->host, sb, on_point, j))
+		link_use(j->host, sb, on_link, j);
+	j->starting = false;
+}
+
+static struct job *start_message(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
+                                 bool mark, const struct job_ops *ops, void *arg, struct err *e)
+{
 	const struct wire_desc *d = wire_desc_of(type);
-	ssize_t n = d ? wire_encode(d, msg, bytes, sizeof(bytes)) : 0;
+	size_t n = d ? wire_length(d, msg) : 0;
 	struct job *j;
 
-	if (n < 0) {
+	if (n > WIRE_PAYLOAD_MAX) {
 		err_set(e, E2BIG, "too_large",
 		        "command, arguments, environment and paths together may have %d bytes",
 		        WIRE_PAYLOAD_MAX);
 		return NULL;
 	}
-	j = calloc(1, sizeof(*j));
-	if (!j || (n && !(j->encoded = malloc((size_t)n)))) {
-		free(j);
+	j = job_new(h, sb, ops, arg, e);
+	if (!j)
+		return NULL;
+	j->request.type = type;
+	j->msg = msg;
+	job_go(j, sb, mark);
+	if (!j->call && !j->failed.code && keep_request(j, n) < 0) {
+		job_abandon(j);
 		err_nomem(e);
 		return NULL;
 	}
-	memcpy(j->encoded, bytes, (size_t)n);
-	j->encoded_len = (size_t)n;
-	j->host = h;
-	memcpy(j->id, sb->id, sizeof(j->id));
-	j->type = type;
-	j->msg = msg;
-	j->ops = ops;
-	j->arg = arg;
-	j->timer.fn = on_timer;
-	j->timer.arg = j;
-	j->flush.fn = on_flush;
-	j->flush.arg = j;
-	j->give_up_ms = loop_now_ms(h->loop) + RETRY_FOR_MS;
-	j->starting = true;
-	j->linking = true;
-	if (!mark || !host_checkpoint_before(h, sb, on_point, j))
-		link_use(h, sb, on_link, j);
-	j->starting = false;
 	j->msg = NULL;
 	return j;
 }
@@ -337,13 +362,25 @@ static struct job *start(struct host *h, struct sandbox *sb, uint8_t type, const
 struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
                       const struct job_ops *ops, void *arg, struct err *e)
 {
-	return start(h, sb, type, msg, false, ops, arg, e);
+	return start_message(h, sb, type, msg, false, ops, arg, e);
 }
 
 struct job *job_start_marked(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
                              const struct job_ops *ops, void *arg, struct err *e)
 {
-	return start(h, sb, type, msg, true, ops, arg, e);
+	return start_message(h, sb, type, msg, true, ops, arg, e);
+}
+
+struct job *job_start_encoded(struct host *h, struct sandbox *sb, const struct guest_request *rq,
+                              const struct job_ops *ops, void *arg, struct err *e)
+{
+	struct job *j = job_new(h, sb, ops, arg, e);
+
+	if (!j)
+		return NULL;
+	j->request = *rq;
+	job_go(j, sb, true);
+	return j;
 }
 
 /* ---- what the caller says ---- */

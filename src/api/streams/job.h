@@ -6,7 +6,7 @@
  */
 #pragma once
 #include "api/api.h"
-#include "wire/guest.h"
+#include "machine/guest.h"
 
 struct job;
 
@@ -30,8 +30,11 @@ struct job_ops { /* each may be NULL */
 };
 
 /*
- * Starts a request of this type with its wire struct, which is copied. NULL: no memory, or it does
- * not fit into a frame (-EMSGSIZE); *e says so.
+ * Starts a request of this type with its wire struct, which is the caller's again afterwards.
+ * NULL: no memory, or it does not fit into a frame; *e says so.
+ *
+ * In the usual case the guest's connection is there and has room: then the message is encoded right
+ * into its buffer. Only a request that has to wait is encoded aside.
  */
 struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
                       const struct job_ops *ops, void *arg, struct err *e);
@@ -39,6 +42,10 @@ struct job *job_start(struct host *h, struct sandbox *sb, uint8_t type, const vo
  * those. */
 struct job *job_start_marked(struct host *h, struct sandbox *sb, uint8_t type, const void *msg,
                              const struct job_ops *ops, void *arg, struct err *e);
+
+/* The same for a message that the caller has in wire form, and keeps until end(). */
+struct job *job_start_encoded(struct host *h, struct sandbox *sb, const struct guest_request *rq,
+                              const struct job_ops *ops, void *arg, struct err *e);
 
 /* How many of the bytes were taken; writable() follows when it is less than n. */
 size_t job_send(struct job *j, const void *p, size_t n);

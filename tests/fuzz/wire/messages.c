@@ -46,6 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (n < 0)
 		return 0;
 	m = wire_encode(d, msg, again, sizeof(again));
+	assert(wire_length(d, msg) == (size_t)m);
 	assert(n == m && memcmp(again, data + 1, (size_t)n) == 0);
 	assert((wire_decode(d, data + 1, size - 1, whole) == 0) == ((size_t)n == size - 1));
 	if (d == &wire_exec_desc) {

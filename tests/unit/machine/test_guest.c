@@ -99,12 +99,86 @@ static void an_agent_that_was_saved_before_there_were_reasons_is_understood(void
 	assert_int_equal(reason_of(*state, m), WIRE_REASON_NONE);
 }
 
+/* ---- how calls begin ---- */
+
+/* What the host has sent so far. */
+static size_t hear(struct bench *b, uint8_t *p, size_t cap)
+{
+	ssize_t n;
+
+	assert_int_equal(guest_flush(b->g), 0);
+	n = recv(b->agent, p, cap, MSG_DONTWAIT);
+	assert_true(n > 0);
+	return (size_t)n;
+}
+
+static void a_request_in_wire_form_is_the_same_request(void **state)
+{
+	static const struct guest_ops ops = {0};
+	struct wire_read m = {.path = wire_str("/etc/passwd"), .offset = 7, .window = 64};
+	struct bench *b = *state;
+	uint8_t bytes[256], first[256], second[256];
+	struct guest_request rq = {.type = WIRE_READ, .window = guest_window(WIRE_READ, &m)};
+	size_t n, k;
+
+	assert_int_equal(guest_start(b->g, WIRE_READ, &m, &ops, NULL, NULL), 0);
+	n = hear(b, first, sizeof(first));
+	rq.p = bytes;
+	rq.n = wire_length(&wire_read_desc, &m);
+	assert_int_equal(wire_read_encode(&m, bytes, rq.n), rq.n); /* no byte more is needed */
+	assert_int_equal(guest_start_encoded(b->g, &rq, &ops, NULL, NULL), 0);
+	k = hear(b, second, sizeof(second));
+	assert_int_equal(n, k);
+	assert_int_equal(second[8], 2); /* the number of the stream, */
+	second[8] = first[8];
+	assert_memory_equal(first, second, n); /* and nothing else is different */
+}
+
+static void count_bytes(void *arg, struct guest_call *c, uint8_t chan, const void *p, size_t n)
+{
+	*(size_t *)arg += n;
+}
+
+static void the_window_of_a_request_in_wire_form_holds(void **state)
+{
+	static const struct guest_ops ops = {.data = count_bytes};
+	static const uint8_t frame[WIRE_HEADER + 65] = {65,        0,        0, 0, WIRE_VERSION,
+	                                                WIRE_DATA, WIRE_OUT, 0, 1};
+	struct bench *b = *state;
+	struct guest_request rq = {.type = WIRE_STATS, .window = 64};
+	size_t got = 0;
+
+	assert_int_equal(guest_start_encoded(b->g, &rq, &ops, &got, NULL), 0);
+	assert_int_equal(io_write_full(b->agent, frame, sizeof(frame)), 0);
+	assert_int_equal(guest_dispatch(b->g, EPOLLIN), -EPROTO);
+	assert_int_equal(got, 0);
+}
+
+static void a_request_larger_than_a_frame_is_refused_in_either_form(void **state)
+{
+	static const struct guest_ops ops = {0};
+	static char big[WIRE_PAYLOAD_MAX];
+	struct guest_request rq = {.type = WIRE_READLINK, .p = big, .n = WIRE_PAYLOAD_MAX + 1};
+	struct bench *b = *state;
+	struct wire_path m;
+
+	memset(big, 'x', sizeof(big) - 1);
+	m.path = wire_str(big);
+	assert_true(wire_length(&wire_path_desc, &m) > WIRE_PAYLOAD_MAX);
+	assert_int_equal(guest_start(b->g, WIRE_READLINK, &m, &ops, NULL, NULL), -EMSGSIZE);
+	assert_int_equal(guest_start_encoded(b->g, &rq, &ops, NULL, NULL), -EMSGSIZE);
+	assert_true(guest_idle(b->g));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
 	    TEST(an_end_says_its_reason),
 	    TEST(an_agent_that_was_saved_before_there_were_reasons_is_understood),
+	    TEST(a_request_in_wire_form_is_the_same_request),
+	    TEST(the_window_of_a_request_in_wire_form_holds),
+	    TEST(a_request_larger_than_a_frame_is_refused_in_either_form),
 	};
 #undef TEST
 
