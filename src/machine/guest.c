@@ -39,11 +39,76 @@ int guest_new(int fd, struct guest **ret)
 	return 0;
 }
 
+/* ---- who waits for room ---- */
+
+static size_t out_room(const struct guest *g)
+{
+	return GUEST_OUT_MAX - g->out_len;
+}
+
+/* One frame's worth stays free for credit: it must never be refused, or streams stall. */
+static bool out_is_full(const struct guest *g)
+{
+	return out_room(g) < 2 * WIRE_FRAME_MAX;
+}
+
+static void room_link(struct guest_room **head, struct guest_room *w)
+{
+	while (*head) /* the first one to wait is the first one to be called */
+		head = &(*head)->next;
+	w->next = NULL;
+	w->prevp = head;
+	*head = w;
+}
+
+void guest_room_cancel(struct guest_room *w)
+{
+	if (!w->prevp)
+		return;
+	*w->prevp = w->next;
+	if (w->next)
+		w->next->prevp = w->prevp;
+	w->prevp = NULL;
+}
+
+bool guest_room_wait(struct guest *g, struct guest_room *w)
+{
+	bool no_call = g->n_calls == GUEST_CALLS_MAX, no_out = out_is_full(g);
+
+	if (g->dead || (!no_call && !no_out))
+		return false;
+	g->wants_call |= no_call;
+	g->wants_out |= no_out;
+	if (!w->prevp)
+		room_link(&g->rooms, w);
+	return true;
+}
+
+static void tell_rooms(struct guest *g)
+{
+	struct guest_room *told = take_ptr(g->rooms), *w;
+
+	g->wants_call = g->wants_out = false;
+	if (told)
+		told->prevp = &told;
+	while ((w = told)) {
+		guest_room_cancel(w);
+		w->fn(w->arg); /* may wait again: then it is on the list of g */
+	}
+}
+
+static void look_for_room(struct guest *g)
+{
+	if ((g->wants_call && g->n_calls < GUEST_CALLS_MAX) || (g->wants_out && !out_is_full(g)))
+		tell_rooms(g);
+}
+
 static void end_call(struct guest_call *c, const struct guest_end *end)
 {
 	struct guest *g = c->g;
 
 	g->calls[c->id - 1] = NULL;
+	g->n_calls--;
 	g->first_free = MIN(g->first_free, c->id - 1);
 	if (c->ops->end)
 		c->ops->end(c->arg, c, end);
@@ -59,6 +124,7 @@ int guest_fail(struct guest *g, int err, const char *text)
 	for (unsigned i = 0; i < GUEST_CALLS_MAX; i++)
 		if (g->calls[i])
 			end_call(g->calls[i], &end);
+	tell_rooms(g);
 	return -err;
 }
 
@@ -80,10 +146,7 @@ int guest_fd(const struct guest *g)
 
 bool guest_idle(const struct guest *g)
 {
-	for (unsigned i = 0; i < GUEST_CALLS_MAX; i++)
-		if (g->calls[i])
-			return false;
-	return g->out_len == 0;
+	return g->n_calls == 0 && g->out_len == 0;
 }
 
 int guest_dead(const struct guest *g)
@@ -97,11 +160,6 @@ uint32_t guest_events(const struct guest *g)
 }
 
 /* ---- output ---- */
-
-static size_t out_room(const struct guest *g)
-{
-	return GUEST_OUT_MAX - g->out_len;
-}
 
 /* Where a frame of any size fits, if there is room at all. */
 static uint8_t *out_tail(struct guest *g)
@@ -145,7 +203,7 @@ int guest_flush(struct guest *g)
 		if (r < 0 && errno == EINTR)
 			continue;
 		if (r < 0 && errno == EAGAIN)
-			return 0;
+			break;
 		if (r < 0)
 			return guest_fail(g, errno, "the guest is gone");
 		g->out_head += (size_t)r;
@@ -153,6 +211,7 @@ int guest_flush(struct guest *g)
 	}
 	if (!g->out_len)
 		g->out_head = 0;
+	look_for_room(g);
 	return -g->dead;
 }
 
@@ -186,8 +245,7 @@ static int call_new(struct guest *g, uint32_t window, const struct guest_ops *op
 
 	while (slot < GUEST_CALLS_MAX && g->calls[slot])
 		slot++;
-	/* One frame's worth stays free for credit: it must never be refused, or streams stall. */
-	if (slot == GUEST_CALLS_MAX || out_room(g) < 2 * WIRE_FRAME_MAX)
+	if (slot == GUEST_CALLS_MAX || out_is_full(g))
 		return -EAGAIN;
 	c = calloc(1, sizeof(*c));
 	if (!c)
@@ -209,6 +267,7 @@ static int call_open(struct guest_call *c, int r, struct guest_call **ret)
 		return r;
 	}
 	g->calls[c->id - 1] = c;
+	g->n_calls++;
 	g->first_free = c->id;
 	if (ret)
 		*ret = c;

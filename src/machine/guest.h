@@ -87,6 +87,22 @@ uint32_t guest_window(uint8_t type, const void *msg);
 int guest_start_encoded(struct guest *g, const struct guest_request *rq,
                         const struct guest_ops *ops, void *arg, struct guest_call **ret);
 
+/*
+ * Whoever was told -EAGAIN, or could not send for want of room (and not of credit), waits for room.
+ * fn is called once, inside guest_dispatch(), guest_flush(), guest_fail() or guest_free(), when
+ * another try is worth it: output has been written, a call has ended, or the connection is over. It
+ * may do what callbacks of calls may. Embedded by its owner; a zeroed one does not wait.
+ */
+struct guest_room {
+	void (*fn)(void *arg);
+	void *arg;
+	struct guest_room *next, **prevp; /* prevp is NULL: does not wait */
+};
+
+/* False: there is room for a frame and a call, or the connection is over. */
+bool guest_room_wait(struct guest *g, struct guest_room *w);
+void guest_room_cancel(struct guest_room *w); /* also when it does not wait */
+
 /* How many bytes guest_send() would take now. */
 size_t guest_sendable(const struct guest_call *c);
 /* Queues up to n bytes for the guest, returns how many. */

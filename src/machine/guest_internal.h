@@ -24,6 +24,9 @@ struct guest {
 	void *meanwhile_arg;
 	struct guest_call *calls[GUEST_CALLS_MAX]; /* id - 1 is the place */
 	unsigned first_free;                       /* all below it are taken */
+	unsigned n_calls;
+	struct guest_room *rooms;   /* who waits, and for what: */
+	bool wants_call, wants_out; /* neither: rooms is empty */
 	uint8_t *in;
 	size_t in_len;
 	uint8_t *out;

@@ -10,8 +10,7 @@
 #include "host/rewind.h"
 
 enum {
-	RETRY_MS = 5,         /* the connection is full: look again */
-	RETRY_FOR_MS = 10000, /* and when it stays so, the caller hears of it */
+	PATIENCE_MS = 10000, /* when the connection stays full so long, the caller hears of it */
 };
 
 struct job {
@@ -22,12 +21,14 @@ struct job {
 	uint8_t *owned;            /* the bytes of the request, when they are ours */
 	const struct job_ops *ops; /* NULL: abandoned */
 	void *arg;
-	struct guest_call *call; /* NULL: not begun, or over */
-	struct guest *guest;     /* valid while call is */
-	struct loop_timer timer;
+	struct guest_call *call;    /* NULL: not begun, or over */
+	struct guest *guest;        /* valid while call is */
+	struct loop_timer patience; /* set while the call has not begun for want of room */
+	struct guest_room room;
+	struct loop_defer again; /* what has to wait until no callback is on the stack */
 	struct loop_defer flush; /* what was queued is written when the round is over */
 	uint64_t give_up_ms;
-	struct err failed; /* told by the timer */
+	struct err failed; /* told by again */
 	bool starting, inside, linking, busy;
 	bool want_eof, want_cancel, want_write;
 };
@@ -36,7 +37,9 @@ static void job_try(struct job *j);
 
 static void job_free(struct job *j)
 {
-	loop_timer_clear(j->host->loop, &j->timer);
+	loop_timer_clear(j->host->loop, &j->patience);
+	guest_room_cancel(&j->room);
+	loop_defer_cancel(j->host->loop, &j->again);
 	loop_defer_cancel(j->host->loop, &j->flush);
 	if (j->busy)
 		host_idle(j->host, j->id);
@@ -57,27 +60,21 @@ static void tell_failure(struct job *j, const struct err *e)
 	tell_end(j, &(struct job_end){.e = e, .text = ""});
 }
 
-static void later(struct job *j, uint64_t ms)
-{
-	if (!j->timer.slot)
-		loop_timer_set(j->host->loop, &j->timer, loop_now_ms(j->host->loop) + ms);
-}
-
 static void fail_later(struct job *j, const struct err *e)
 {
 	j->failed = *e;
-	later(j, 0);
+	loop_defer(j->host->loop, &j->again);
 }
 
 /* What could not be said because too much was waiting to be written. */
-static void push(struct job *j)
+static void job_push(struct job *j)
 {
 	if (j->call && j->want_eof && guest_send_eof(j->call) == 0)
 		j->want_eof = false;
 	if (j->call && j->want_cancel && guest_cancel(j->call) == 0)
 		j->want_cancel = false;
 	if (j->call && (j->want_eof || j->want_cancel))
-		later(j, RETRY_MS);
+		guest_room_wait(j->guest, &j->room);
 }
 
 /* Not at once: writing may find the connection broken, and that ends the job of whoever asked. */
@@ -191,6 +188,12 @@ static int begin(struct job *j, struct guest *g)
 	return guest_start_encoded(g, &j->request, &call_ops, j, &j->call);
 }
 
+static void busy_error(struct err *e)
+{
+	err_set(e, EAGAIN, "sandbox_busy",
+	        "too many calls are open in this sandbox: wait for some to end");
+}
+
 static void on_link(void *arg, const struct err *e, struct sandbox *sb, struct guest *g)
 {
 	struct job *j = arg;
@@ -217,15 +220,15 @@ static void on_link(void *arg, const struct err *e, struct sandbox *sb, struct g
 		history_touch(sb);
 	r = begin(j, g);
 	if (r == -EAGAIN && loop_now_ms(j->host->loop) < j->give_up_ms) {
-		later(j, RETRY_MS);
+		guest_room_wait(g, &j->room);
+		loop_timer_set(j->host->loop, &j->patience, j->give_up_ms);
 		return;
 	}
 	if (r < 0) {
-		err_set(&full, -r, r == -EAGAIN ? "sandbox_busy" : "internal",
-		        r == -EAGAIN
-		            ? "too many calls are open in this sandbox: wait for some to end"
-		            : "cannot ask the sandbox: %s",
-		        strerror(-r));
+		if (r == -EAGAIN)
+			busy_error(&full);
+		else
+			err_set(&full, -r, "internal", "cannot ask the sandbox: %s", strerror(-r));
 		if (j->starting)
 			fail_later(j, &full);
 		else
@@ -233,10 +236,11 @@ static void on_link(void *arg, const struct err *e, struct sandbox *sb, struct g
 		return;
 	}
 	j->guest = g;
+	loop_timer_clear(j->host->loop, &j->patience);
 	free(take_ptr(j->owned));
 	if (j->starting)
 		return;
-	push(j);
+	job_push(j);
 	on_writable(j, j->call);
 }
 
@@ -254,7 +258,15 @@ static void job_try(struct job *j)
 	link_use(j->host, sb, on_link, j);
 }
 
-static void on_timer(void *arg)
+/* The connection has room, or is gone: then the next try makes a new one. */
+static void on_room(void *arg)
+{
+	struct job *j = arg;
+
+	loop_defer(j->host->loop, &j->again);
+}
+
+static void on_again(void *arg)
 {
 	struct job *j = arg;
 
@@ -266,12 +278,23 @@ static void on_timer(void *arg)
 		job_try(j);
 		return;
 	}
-	push(j);
+	job_push(j);
 	if (j->want_write && guest_sendable(j->call))
 		on_writable(j, j->call);
 	else if (j->want_write)
-		later(j, RETRY_MS);
+		guest_room_wait(j->guest, &j->room);
 	kick(j);
+}
+
+static void on_impatience(void *arg)
+{
+	struct job *j = arg;
+	struct err e;
+
+	if (j->linking)
+		return; /* on_link() looks at the time */
+	busy_error(&e);
+	tell_failure(j, &e);
 }
 
 static void on_point(void *arg)
@@ -298,9 +321,11 @@ static struct job *job_new(struct host *h, const struct sandbox *sb, const struc
 	memcpy(j->id, sb->id, sizeof(j->id));
 	j->ops = ops;
 	j->arg = arg;
-	j->timer = (struct loop_timer){.fn = on_timer, .arg = j};
+	j->patience = (struct loop_timer){.fn = on_impatience, .arg = j};
+	j->room = (struct guest_room){.fn = on_room, .arg = j};
+	j->again = (struct loop_defer){.fn = on_again, .arg = j};
 	j->flush = (struct loop_defer){.fn = on_flush, .arg = j};
-	j->give_up_ms = loop_now_ms(h->loop) + RETRY_FOR_MS;
+	j->give_up_ms = loop_now_ms(h->loop) + PATIENCE_MS;
 	return j;
 }
 
@@ -393,9 +418,9 @@ size_t job_send(struct job *j, const void *p, size_t n)
 		sent += k;
 	if (sent < n) {
 		j->want_write = true;
-		/* Without room in the connection (and not for lack of credit) nobody calls us. */
+		/* For want of credit the guest itself tells, by on_writable(). */
 		if (j->call)
-			later(j, RETRY_MS);
+			guest_room_wait(j->guest, &j->room);
 	}
 	if (sent)
 		kick(j);
@@ -405,7 +430,7 @@ size_t job_send(struct job *j, const void *p, size_t n)
 void job_send_eof(struct job *j)
 {
 	j->want_eof = true;
-	push(j);
+	job_push(j);
 	kick(j);
 }
 
@@ -432,7 +457,7 @@ void job_credit(struct job *j, uint8_t chan, size_t n)
 void job_cancel(struct job *j)
 {
 	j->want_cancel = true;
-	push(j);
+	job_push(j);
 	kick(j);
 }
 
@@ -444,7 +469,7 @@ void job_abandon(struct job *j)
 	if (j->call)
 		job_cancel(j);
 	else if (!j->linking)
-		job_free(j); /* waiting for its timer */
+		job_free(j); /* it waits for room, or to tell of its failure */
 }
 
 /* ---- errors ---- */

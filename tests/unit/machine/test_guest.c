@@ -11,8 +11,9 @@
 
 #include <cmocka.h>
 
+#include "base/cleanup.h"
 #include "base/io.h"
-#include "machine/guest.h"
+#include "machine/guest_internal.h"
 
 struct bench {
 	struct guest *g;
@@ -170,6 +171,129 @@ static void a_request_larger_than_a_frame_is_refused_in_either_form(void **state
 	assert_true(guest_idle(b->g));
 }
 
+/* ---- who waits for room ---- */
+
+static void note_call(void *arg)
+{
+	++*(unsigned *)arg;
+}
+
+/* Opens calls until there may be no more. */
+static void open_all_calls(struct bench *b)
+{
+	static const struct guest_ops ops = {0};
+
+	for (unsigned i = 0; i < GUEST_CALLS_MAX; i++)
+		assert_int_equal(guest_start(b->g, WIRE_SYNC, NULL, &ops, NULL, NULL), 0);
+	assert_int_equal(guest_start(b->g, WIRE_SYNC, NULL, &ops, NULL, NULL), -EAGAIN);
+}
+
+static void who_waits_for_a_call_hears_when_one_has_ended(void **state)
+{
+	struct bench *b = *state;
+	unsigned calls[2] = {0};
+	struct guest_room w[2] = {{.fn = note_call, .arg = &calls[0]},
+	                          {.fn = note_call, .arg = &calls[1]}};
+
+	assert_false(guest_room_wait(b->g, &w[0])); /* there is room */
+	open_all_calls(b);
+	assert_true(guest_room_wait(b->g, &w[0]));
+	assert_true(guest_room_wait(b->g, &w[0])); /* twice is once */
+	assert_true(guest_room_wait(b->g, &w[1]));
+	assert_int_equal(guest_flush(b->g), 0); /* written output is no help here */
+	assert_int_equal(calls[0], 0);
+	guest_room_cancel(&w[1]);
+	guest_room_cancel(&w[1]);
+	say(b, WIRE_END, 0, &(struct wire_end){.text = wire_str("")});
+	assert_int_equal(calls[0], 1);
+	assert_int_equal(calls[1], 0);
+	assert_false(guest_room_wait(b->g, &w[1]));
+}
+
+/* Queues as much as guest_send() takes. */
+static void fill_output(struct bench *b)
+{
+	static const struct guest_ops ops = {0};
+	static const char bytes[WIRE_WINDOW];
+	struct wire_write m = {.path = wire_str("/x")};
+	struct guest_call *c[GUEST_OUT_MAX / WIRE_WINDOW];
+
+	for (size_t i = 0; i < ARRAY_LEN(c); i++)
+		assert_int_equal(guest_start(b->g, WIRE_WRITE, &m, &ops, NULL, &c[i]), 0);
+	for (size_t i = 0; i < ARRAY_LEN(c); i++)
+		guest_send(c[i], bytes, sizeof(bytes));
+	assert_int_equal(guest_sendable(c[0]), 0);
+	assert_int_equal(guest_start(b->g, WIRE_SYNC, NULL, &ops, NULL, NULL), -EAGAIN);
+}
+
+static void who_waits_for_room_hears_when_output_was_written(void **state)
+{
+	struct bench *b = *state;
+	static uint8_t sink[GUEST_OUT_MAX];
+	unsigned calls = 0;
+	struct guest_room w = {.fn = note_call, .arg = &calls};
+	int small = 4096;
+
+	/* So little at a time that it takes more than one read of the agent. */
+	setsockopt(guest_fd(b->g), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+	fill_output(b);
+	assert_true(guest_room_wait(b->g, &w));
+	assert_int_equal(guest_flush(b->g), 0);
+	assert_int_equal(calls, 0);
+	for (unsigned i = 0; i < GUEST_OUT_MAX && !calls; i++) {
+		assert_true(recv(b->agent, sink, sizeof(sink), MSG_DONTWAIT) > 0);
+		assert_int_equal(guest_dispatch(b->g, EPOLLOUT), 0);
+	}
+	assert_int_equal(calls, 1);
+	assert_false(guest_room_wait(b->g, &w));
+	assert_int_equal(guest_flush(b->g), 0);
+	assert_int_equal(calls, 1);
+}
+
+static void who_waits_for_room_hears_when_there_will_never_be_any(void **state)
+{
+	struct bench *b = *state;
+	unsigned calls = 0;
+	struct guest_room w = {.fn = note_call, .arg = &calls};
+
+	open_all_calls(b);
+	assert_true(guest_room_wait(b->g, &w));
+	assert_int_equal(guest_fail(b->g, ETIMEDOUT, "tired"), -ETIMEDOUT);
+	assert_int_equal(calls, 1);
+	assert_false(guest_room_wait(b->g, &w));
+}
+
+struct again {
+	struct guest *g;
+	struct guest_room w;
+	unsigned calls;
+};
+
+static void wait_again(void *arg)
+{
+	static const struct guest_ops ops = {0};
+	struct again *a = arg;
+
+	a->calls++;
+	assert_int_equal(guest_start(a->g, WIRE_SYNC, NULL, &ops, NULL, NULL),
+	                 a->calls == 1 ? 0 : -EAGAIN);
+	assert_true(guest_room_wait(a->g, &a->w));
+}
+
+static void who_comes_too_late_may_wait_again(void **state)
+{
+	struct bench *b = *state;
+	struct again a = {.g = b->g, .w = {.fn = wait_again, .arg = &a}};
+
+	open_all_calls(b);
+	assert_true(guest_room_wait(b->g, &a.w));
+	say(b, WIRE_END, 0, &(struct wire_end){.text = wire_str("")});
+	assert_int_equal(a.calls, 1);
+	assert_int_equal(guest_flush(b->g), 0);
+	assert_int_equal(a.calls, 1); /* no other call has ended */
+	guest_room_cancel(&a.w);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -179,6 +303,10 @@ int main(void)
 	    TEST(a_request_in_wire_form_is_the_same_request),
 	    TEST(the_window_of_a_request_in_wire_form_holds),
 	    TEST(a_request_larger_than_a_frame_is_refused_in_either_form),
+	    TEST(who_waits_for_a_call_hears_when_one_has_ended),
+	    TEST(who_waits_for_room_hears_when_output_was_written),
+	    TEST(who_waits_for_room_hears_when_there_will_never_be_any),
+	    TEST(who_comes_too_late_may_wait_again),
 	};
 #undef TEST
 
