@@ -7,6 +7,7 @@
  *
  * In JSON, ' stands for ", here as in what is expected. What panda writes has http://SERVER where
  * it wrote our address. It is always NOW.
+ * Under ASan some commands are looked at for leaks, and with BED_LEAKS=1 each of them.
  */
 #pragma once
 #include <setjmp.h>
