@@ -19,6 +19,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/macro.h"
 #include "cli/cli.h"

@@ -2,6 +2,7 @@
  * cli/bed_server.c - a pandad with a script
  * Nothing here waits: what cannot be sent now is sent when the loop of bed.c says that it can.
  */
+#include "base/cleanup.h"
 #include "bed_internal.h"
 
 #include <arpa/inet.h>
