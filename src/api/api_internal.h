@@ -86,7 +86,7 @@ struct token *token_by_prefix(struct api *a, const char *prefix);
 struct token *token_next(struct api *a, struct token *after);
 json_t *quota_json(const struct quota *q, unsigned rate_per_s);
 
-/* Takes one request of the tenant's. False: there will be one in *retry_s. rate_per_s 0: no limit. */
+/* Takes one request of the tenant's. False: the next one is due in *retry_s. rate 0: no limit. */
 bool tenant_may_ask(struct tenant *t, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
                     unsigned *retry_s);
 /* Who is it? Sets tenant, token, admin, quota. False: 401, 403 or 429 was answered. */

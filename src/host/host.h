@@ -122,7 +122,7 @@ struct host_forked {
 };
 
 /* 1 to FORK_MAX children, all from the same moment. metadata (may be NULL) is merged over the
- * parent's. With tree, they carry its id and their index. e is set only when no child came to be. */
+ * parent's. With tree, they carry its id and their index. e is set only when no child exists. */
 void host_fork(struct host *h, struct sandbox *sb, size_t count, const json_t *metadata,
                const char *tree, const struct quota *quota,
                void (*done)(void *arg, const struct err *e, struct host_forked *f), void *arg);

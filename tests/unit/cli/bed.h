@@ -101,7 +101,7 @@ struct bed {
 	size_t out_len, err_len;
 	struct bed_request asked[BED_MAX];
 	size_t nasked;
-	/* What it said in WebSockets and tunnels ([end]: its half of one), and what came to heard_fd. */
+	/* What it said in WebSockets and tunnels ([end]: its half), and what came to heard_fd. */
 	char *heard;
 	size_t heard_len;
 

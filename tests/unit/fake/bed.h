@@ -77,7 +77,7 @@ uint64_t bed_deadline(void);
 void bed_turn(struct bed *b, uint64_t deadline, const char *what, const char *file, int line);
 void bed_wake(struct bed *b); /* from a callback: the condition may hold now */
 /*
- * The rules of every state machine: op_check() and history_check() of all sandboxes, sandbox_check()
+ * The rules of each state machine: op_check() and history_check() of all sandboxes, sandbox_check()
  * of those that no operation works on; and that all are counted.
  */
 void bed_check(struct bed *b);

@@ -149,7 +149,7 @@ static void one_that_was_changed_anywhere_is_refused_or_the_same(void **state)
 		f.p[at] ^= 0x40;
 		if (import_it(b, f.p, f.n, 65536, spec.from_snapshot) < 0) {
 			refused++;
-		} else { /* in padding, or in words that no digest speaks for: the machine is whole */
+		} else { /* in padding, or in words without a digest: the machine is whole */
 			taken_in++;
 			sb = bed_create(b, &spec);
 			assert_non_null(sb);

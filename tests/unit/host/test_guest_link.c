@@ -41,12 +41,12 @@ static void on_reply(void *arg, struct guest_call *c, uint8_t type, uint8_t chan
 		((struct call *)arg)->code = (int)((const struct wire_exited *)msg)->code;
 }
 
-static void on_end(void *arg, struct guest_call *c, int err, const char *text)
+static void on_end(void *arg, struct guest_call *c, const struct guest_end *end)
 {
 	struct call *k = arg;
 
 	k->over = true;
-	k->err = err;
+	k->err = end->err;
 	bed_wake(k->bed);
 }
 
