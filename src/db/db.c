@@ -1,5 +1,7 @@
-#include "db/db.h"
-
+/*
+ * db/db.c - the connection: opened and brought up to date, its statements, its transactions
+ */
+#include <assert.h>
 #include <errno.h>
 #include <sqlite3.h>
 #include <stdarg.h>
@@ -7,6 +9,7 @@
 #include <string.h>
 
 #include "base/macro.h"
+#include "db/db_internal.h"
 
 enum {
 	STATEMENTS_MAX = 128, /* different statements in the program */
@@ -26,30 +29,10 @@ struct db_row {
 	sqlite3_stmt *stmt;
 };
 
-/* Step n brings a file of version n to version n + 1. What is here has been released: add, never
- * change. */
-static const char *const steps[] = {
-    "CREATE TABLE tokens(hash TEXT PRIMARY KEY, prefix TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,"
-    " label TEXT NOT NULL, scopes TEXT NOT NULL, quota TEXT NOT NULL, created_at INTEGER NOT NULL);"
-    "CREATE INDEX tokens_tenant ON tokens(tenant);"
-    "CREATE TABLE sandboxes(id TEXT PRIMARY KEY, tenant TEXT NOT NULL, state TEXT NOT NULL,"
-    " created_at INTEGER NOT NULL, doc TEXT NOT NULL);"
-    "CREATE TABLE snapshots(id TEXT PRIMARY KEY, tenant TEXT NOT NULL, sandbox_id TEXT NOT NULL,"
-    " state TEXT NOT NULL, created_at INTEGER NOT NULL, doc TEXT NOT NULL);"
-    "CREATE INDEX snapshots_tenant ON snapshots(tenant, created_at);"
-    "CREATE TABLE volumes(tenant TEXT NOT NULL, name TEXT NOT NULL, file TEXT NOT NULL UNIQUE,"
-    " size INTEGER NOT NULL, state TEXT NOT NULL, created_at INTEGER NOT NULL,"
-    " PRIMARY KEY(tenant, name));"
-    "CREATE TABLE events(seq INTEGER PRIMARY KEY, tenant TEXT NOT NULL, sandbox_id TEXT NOT NULL,"
-    " type TEXT NOT NULL, payload TEXT NOT NULL, at INTEGER NOT NULL);"
-    "CREATE INDEX events_sandbox ON events(sandbox_id, seq);"
-    "CREATE TABLE audit(seq INTEGER PRIMARY KEY, tenant TEXT NOT NULL, actor TEXT NOT NULL,"
-    " request_id TEXT NOT NULL, method TEXT NOT NULL, path TEXT NOT NULL, status INTEGER NOT NULL,"
-    " at INTEGER NOT NULL);"
-    "CREATE TABLE settings(key TEXT PRIMARY KEY, value TEXT NOT NULL);",
-    /* snapshots of volumes */
-    "ALTER TABLE volumes ADD COLUMN kind TEXT NOT NULL DEFAULT 'volume';"
-    "ALTER TABLE volumes ADD COLUMN source TEXT NOT NULL DEFAULT '';",
+/* In the order in which they are made. */
+static const struct db_table *const tables[] = {
+    &db_tokens_table, &db_sandboxes_table, &db_snapshots_table, &db_volumes_table,
+    &db_events_table, &db_audit_table,     &db_settings_table,
 };
 
 static int fail(struct db *d, struct err *e, int rc)
@@ -74,10 +57,25 @@ static int fail(struct db *d, struct err *e, int rc)
 	}
 }
 
+/* One transaction: the file is of one version or of the next. */
+static int migrate_step(struct db *d, int version, struct err *e)
+{
+	char done[64];
+	int rc = sqlite3_exec(d->sqlite, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+
+	for (size_t i = 0; i < ARRAY_LEN(tables) && rc == SQLITE_OK; i++)
+		if (tables[i]->steps[version])
+			rc = sqlite3_exec(d->sqlite, tables[i]->steps[version], NULL, NULL, NULL);
+	snprintf(done, sizeof(done), "PRAGMA user_version = %d; COMMIT", version + 1);
+	if (rc == SQLITE_OK)
+		rc = sqlite3_exec(d->sqlite, done, NULL, NULL, NULL);
+	return rc == SQLITE_OK ? 0 : fail(d, e, rc);
+}
+
 static int migrate(struct db *d, const char *path, struct err *e)
 {
 	sqlite3_stmt *s = NULL;
-	int version, rc;
+	int version, rc, r = 0;
 
 	rc = sqlite3_prepare_v2(d->sqlite, "PRAGMA user_version", -1, &s, NULL);
 	if (rc == SQLITE_OK)
@@ -86,24 +84,14 @@ static int migrate(struct db *d, const char *path, struct err *e)
 	sqlite3_finalize(s);
 	if (rc != SQLITE_ROW)
 		return fail(d, e, rc);
-	if (version > (int)ARRAY_LEN(steps))
+	if (version < 0 || version > DB_VERSION)
 		return err_set(e, EPROTO, "db_failed",
-		               "%s was written by a newer pandad (version %d, this one knows %zu): "
+		               "%s was written by a newer pandad (version %d, this one knows %d): "
 		               "install that one, or start with another data directory",
-		               path, version, ARRAY_LEN(steps));
-	for (; version < (int)ARRAY_LEN(steps); version++) {
-		char done[64];
-
-		snprintf(done, sizeof(done), "PRAGMA user_version = %d; COMMIT", version + 1);
-		rc = sqlite3_exec(d->sqlite, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-		if (rc == SQLITE_OK)
-			rc = sqlite3_exec(d->sqlite, steps[version], NULL, NULL, NULL);
-		if (rc == SQLITE_OK)
-			rc = sqlite3_exec(d->sqlite, done, NULL, NULL, NULL);
-		if (rc != SQLITE_OK)
-			return fail(d, e, rc);
-	}
-	return 0;
+		               path, version, DB_VERSION);
+	for (; version < DB_VERSION && r == 0; version++)
+		r = migrate_step(d, version, e);
+	return r;
 }
 
 int db_open(const char *path, struct db **ret, struct err *e)
@@ -150,8 +138,12 @@ static int statement(struct db *d, const char *sql, sqlite3_stmt **ret, struct e
 {
 	int rc;
 
+	if (!d)
+		return err_set(e, EBADF, "db_failed", "the records are not open");
 	for (size_t i = 0; i < d->ncache; i++)
 		if (d->cache[i].sql == sql) {
+			/* A callback that asks for its own list would end the list it is in. */
+			assert(!sqlite3_stmt_busy(d->cache[i].stmt));
 			*ret = d->cache[i].stmt;
 			return 0;
 		}
@@ -219,6 +211,22 @@ int db_each(struct db *d, struct err *e, bool (*fn)(void *arg, struct db_row *ro
 	return r;
 }
 
+static bool exists_one(void *arg, struct db_row *row)
+{
+	*(bool *)arg = true;
+	return false;
+}
+
+int db_exists(struct db *d, struct err *e, bool *ret, const char *sql, const char *key)
+{
+	bool found = false;
+	int r = db_each(d, e, exists_one, &found, sql, "t", key);
+
+	if (r == 0)
+		*ret = found;
+	return r;
+}
+
 const char *db_text(struct db_row *row, int column)
 {
 	const unsigned char *t = sqlite3_column_text(row->stmt, column);
@@ -229,6 +237,11 @@ const char *db_text(struct db_row *row, int column)
 int64_t db_int(struct db_row *row, int column)
 {
 	return sqlite3_column_int64(row->stmt, column);
+}
+
+uint64_t db_unsigned(struct db_row *row, int column)
+{
+	return (uint64_t)MAX(db_int(row, column), (int64_t)0);
 }
 
 int db_begin(struct db *d, struct err *e)
@@ -247,7 +260,7 @@ int db_commit(struct db *d, struct err *e)
 
 void db_rollback(struct db *d)
 {
-	if (!sqlite3_get_autocommit(d->sqlite))
+	if (d && !sqlite3_get_autocommit(d->sqlite))
 		db_run(d, NULL, "ROLLBACK", "");
 }
 

@@ -1,50 +1,7 @@
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
-#include "db/db.h"
-
-struct bed {
-	char dir[64], path[96];
-	struct db *db;
-};
-
-static int open_bed(void **state)
-{
-	struct bed *b = calloc(1, sizeof(*b));
-	struct err e;
-
-	snprintf(b->dir, sizeof(b->dir), "/tmp/panda-db-XXXXXX");
-	if (!mkdtemp(b->dir))
-		return -1;
-	snprintf(b->path, sizeof(b->path), "%s/panda.db", b->dir);
-	*state = b;
-	return db_open(b->path, &b->db, &e);
-}
-
-static int close_bed(void **state)
-{
-	static const char *const names[] = {"panda.db", "panda.db-wal", "panda.db-shm"};
-	struct bed *b = *state;
-	char path[128];
-
-	db_close(b->db);
-	for (size_t i = 0; i < 3; i++) {
-		snprintf(path, sizeof(path), "%s/%s", b->dir, names[i]);
-		unlink(path);
-	}
-	rmdir(b->dir);
-	free(b);
-	return 0;
-}
+#include "db/db_internal.h"
+#include "db_bed.h"
 
 static int put(struct db *db, const char *key, const char *value, struct err *e)
 {
@@ -64,7 +21,7 @@ static bool count_rows(void *arg, struct db_row *row)
 
 static void what_was_written_is_read_back(void **state)
 {
-	struct bed *b = *state;
+	struct db_bed *b = *state;
 	char got[32] = "";
 	struct err e;
 
@@ -77,7 +34,7 @@ static void what_was_written_is_read_back(void **state)
 
 static void a_taken_key_is_refused_by_its_kind(void **state)
 {
-	struct bed *b = *state;
+	struct db_bed *b = *state;
 	struct err e;
 
 	assert_int_equal(put(b->db, "a", "one", &e), 0);
@@ -87,7 +44,7 @@ static void a_taken_key_is_refused_by_its_kind(void **state)
 
 static void a_transaction_is_all_or_nothing(void **state)
 {
-	struct bed *b = *state;
+	struct db_bed *b = *state;
 	int n = 0;
 	struct err e;
 
@@ -107,16 +64,14 @@ static void a_transaction_is_all_or_nothing(void **state)
 
 static void records_are_there_after_a_reopen_and_a_checkpoint(void **state)
 {
-	struct bed *b = *state;
+	struct db_bed *b = *state;
 	char got[32] = "";
 	struct err e;
 
 	assert_int_equal(put(b->db, "a", "one", &e), 0);
 	assert_int_equal(db_checkpoint(b->path), 0);
 	assert_int_equal(put(b->db, "b", "two", &e), 0);
-	db_close(b->db);
-	b->db = NULL;
-	assert_int_equal(db_open(b->path, &b->db, &e), 0);
+	db_bed_reopen(b);
 	assert_int_equal(db_each(b->db, &e, keep_text, got,
 	                         "SELECT value FROM settings ORDER BY key DESC", ""),
 	                 0);
@@ -125,7 +80,7 @@ static void records_are_there_after_a_reopen_and_a_checkpoint(void **state)
 
 static void a_file_of_a_newer_version_is_refused(void **state)
 {
-	struct bed *b = *state;
+	struct db_bed *b = *state;
 	struct err e;
 
 	assert_int_equal(db_run(b->db, &e, "PRAGMA user_version = 9999", ""), 0);
@@ -137,7 +92,7 @@ static void a_file_of_a_newer_version_is_refused(void **state)
 
 static void a_file_that_is_no_database_is_refused(void **state)
 {
-	struct bed *b = *state;
+	struct db_bed *b = *state;
 	FILE *f;
 	struct err e;
 
@@ -153,19 +108,67 @@ static void a_file_that_is_no_database_is_refused(void **state)
 	assert_non_null(strstr(e.text, b->path));
 }
 
+/* Statements are found by their address: the same text at another one is another statement. */
+static void a_statement_is_prepared_once_for_each_literal(void **state)
+{
+	static char sql[129][32];
+	struct db_bed *b = *state;
+	int n = 0;
+
+	for (int i = 0; i < 1000; i++)
+		assert_int_equal(db_run(b->db, &b->e, "SELECT 1", ""), 0);
+	for (size_t i = 0; i < 129; i++)
+		snprintf(sql[i], sizeof(sql[i]), "SELECT 1");
+	while (n < 129 && db_run(b->db, &b->e, sql[n], "") == 0)
+		n++;
+	assert_int_equal(n, 127);
+	assert_string_equal(b->e.kind, "db_failed");
+	assert_int_equal(db_run(b->db, &b->e, sql[126], ""), 0);
+}
+
+static bool keep_unsigned(void *arg, struct db_row *row)
+{
+	*(uint64_t *)arg = db_unsigned(row, 0);
+	return false;
+}
+
+static void a_size_that_is_none_is_0(void **state)
+{
+	struct db_bed *b = *state;
+	uint64_t n = 7;
+
+	assert_int_equal(db_each(b->db, &b->e, keep_unsigned, &n, "SELECT -1", ""), 0);
+	assert_int_equal(n, 0);
+	n = 7;
+	assert_int_equal(db_each(b->db, &b->e, keep_unsigned, &n, "SELECT 'much'", ""), 0);
+	assert_int_equal(n, 0);
+	assert_int_equal(db_each(b->db, &b->e, keep_unsigned, &n, "SELECT 9223372036854775807", ""),
+	                 0);
+	assert_int_equal(n, INT64_MAX);
+}
+
+static void records_that_are_not_open_are_no_records(void **state)
+{
+	struct db_bed *b = *state;
+
+	db_close(NULL);
+	db_rollback(NULL);
+	assert_not_open(b, db_begin(NULL, &b->e));
+	assert_not_open(b, db_commit(NULL, &b->e));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test_setup_teardown(what_was_written_is_read_back, open_bed, close_bed),
-	    cmocka_unit_test_setup_teardown(a_taken_key_is_refused_by_its_kind, open_bed,
-	                                    close_bed),
-	    cmocka_unit_test_setup_teardown(a_transaction_is_all_or_nothing, open_bed, close_bed),
-	    cmocka_unit_test_setup_teardown(records_are_there_after_a_reopen_and_a_checkpoint,
-	                                    open_bed, close_bed),
-	    cmocka_unit_test_setup_teardown(a_file_of_a_newer_version_is_refused, open_bed,
-	                                    close_bed),
-	    cmocka_unit_test_setup_teardown(a_file_that_is_no_database_is_refused, open_bed,
-	                                    close_bed),
+	    db_bed_test(what_was_written_is_read_back),
+	    db_bed_test(a_taken_key_is_refused_by_its_kind),
+	    db_bed_test(a_transaction_is_all_or_nothing),
+	    db_bed_test(records_are_there_after_a_reopen_and_a_checkpoint),
+	    db_bed_test(a_file_of_a_newer_version_is_refused),
+	    db_bed_test(a_file_that_is_no_database_is_refused),
+	    db_bed_test(a_statement_is_prepared_once_for_each_literal),
+	    db_bed_test(a_size_that_is_none_is_0),
+	    db_bed_test(records_that_are_not_open_are_no_records),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,63 @@
+/*
+ * db/audit.c - the table audit
+ */
+#include "db/audit.h"
+
+#include "db/db_internal.h"
+
+const struct db_table db_audit_table = {
+    .steps[0] = "CREATE TABLE audit(seq INTEGER PRIMARY KEY, tenant TEXT NOT NULL,"
+		" actor TEXT NOT NULL, request_id TEXT NOT NULL, method TEXT NOT NULL,"
+		" path TEXT NOT NULL, status INTEGER NOT NULL, at INTEGER NOT NULL);",
+};
+
+#define COLUMNS "tenant, actor, request_id, method, path, status, at"
+
+int db_audit_insert(struct db *d, const struct db_audit *row, struct err *e)
+{
+	return db_run(d, e, "INSERT INTO audit(" COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?)", "tttttii",
+	              row->tenant, row->actor, row->request_id, row->method, row->path,
+	              (int64_t)row->status, (int64_t)row->at_ms);
+}
+
+int db_audit_trim(struct db *d, int64_t keep, struct err *e)
+{
+	return db_run(d, e, "DELETE FROM audit WHERE seq <= (SELECT MAX(seq) FROM audit) - ?", "i",
+	              keep);
+}
+
+struct audit_rows {
+	bool (*fn)(void *arg, const struct db_audit *row);
+	void *arg;
+};
+
+static bool audit_tell(void *arg, struct db_row *row)
+{
+	const struct audit_rows *all = arg;
+	const struct db_audit a = {.seq = db_int(row, 0),
+	                           .tenant = db_text(row, 1),
+	                           .actor = db_text(row, 2),
+	                           .request_id = db_text(row, 3),
+	                           .method = db_text(row, 4),
+	                           .path = db_text(row, 5),
+	                           .status = (int)db_int(row, 6),
+	                           .at_ms = db_unsigned(row, 7)};
+
+	return all->fn(all->arg, &a);
+}
+
+int db_audit_each(struct db *d, const char *tenant, uint64_t since_ms, int64_t n,
+                  bool (*fn)(void *arg, const struct db_audit *row), void *arg, struct err *e)
+{
+	struct audit_rows all = {.fn = fn, .arg = arg};
+
+	if (!tenant)
+		return db_each(d, e, audit_tell, &all,
+		               "SELECT seq, " COLUMNS " FROM audit"
+		               " WHERE at >= ? ORDER BY seq DESC LIMIT ?",
+		               "ii", (int64_t)since_ms, n);
+	return db_each(d, e, audit_tell, &all,
+	               "SELECT seq, " COLUMNS " FROM audit"
+	               " WHERE at >= ? AND tenant = ? ORDER BY seq DESC LIMIT ?",
+	               "iti", (int64_t)since_ms, tenant, n);
+}
