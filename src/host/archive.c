@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/macro.h"
 #include "base/uuid.h"
+#include "db/snapshots.h"
 #include "host/host_internal.h"
 
 /* --- the format ------------------------------------------------------------------------------- */
@@ -59,34 +60,24 @@ int parcel_parse_index(const char *bytes, size_t n, uint64_t pages, struct index
 
 /* --- records ---------------------------------------------------------------------------------- */
 
-static bool count_row(void *arg, struct db_row *row)
-{
-	*(uint64_t *)arg = (uint64_t)db_int(row, 0);
-	return false;
-}
-
 int host_import_begin(struct host *h, const char *tenant, const struct quota *quota,
                       char ret[SANDBOX_ID + 1], struct err *e)
 {
-	uint64_t mine = 0;
 	int r;
 
 	r = host_admit(h, tenant, 0, 0, NULL, e);
+	if (r == 0)
+		r = snapshot_admit(h, tenant, quota, e);
 	if (r < 0)
 		return r;
-	if (quota && quota->snapshots) {
-		db_each(h->db, NULL, count_row, &mine,
-		        "SELECT COUNT(*) FROM snapshots WHERE tenant = ?", "t", tenant);
-		if (mine >= quota->snapshots)
-			return err_set(e, EDQUOT, "quota_exceeded",
-			               "your quota is %llu snapshots: delete some first",
-			               (unsigned long long)quota->snapshots);
-	}
 	uuid_new(ret);
-	r = db_run(h->db, e,
-	           "INSERT INTO snapshots(id, tenant, sandbox_id, state, created_at, doc)"
-	           " VALUES(?, ?, '', 'creating', ?, '{}')",
-	           "tti", ret, tenant, (int64_t)(wall_ms()));
+	r = db_snapshot_insert(h->db,
+	                       &(struct db_snapshot){.id = ret,
+	                                             .tenant = tenant,
+	                                             .sandbox_id = "",
+	                                             .doc = "{}",
+	                                             .created_ms = wall_ms()},
+	                       e);
 	fault_at("import.recorded");
 	return r;
 }
@@ -99,13 +90,11 @@ int host_import_end(struct host *h, const struct host_snapshot *s, struct err *e
 	fault_at("import.verified");
 	if (!text)
 		return err_nomem(e);
-	return db_run(h->db, e,
-	              "UPDATE snapshots SET state = 'ready', sandbox_id = ?, doc = ? WHERE id = ?",
-	              "ttt", s->sandbox_id, text, s->id);
+	return db_snapshot_ready(h->db, s->id, s->sandbox_id, text, e);
 }
 
 void host_import_undo(struct host *h, const char *id)
 {
 	snapshot_delete(&h->store, id, NULL);
-	db_run(h->db, NULL, "DELETE FROM snapshots WHERE id = ?", "t", id);
+	db_snapshot_delete(h->db, id, NULL);
 }

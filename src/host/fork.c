@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/uuid.h"
+#include "db/db.h"
 #include "host/host_internal.h"
 
 struct child {
@@ -329,14 +330,29 @@ static struct sandbox *make_child(struct host *h, const struct sandbox *parent,
 	return sb;
 }
 
+/* All of them are on record, or none is: db/sandboxes.h. */
+static int record_children(struct fork *f, struct err *e)
+{
+	struct db *db = f->host->db;
+	int r = db_begin(db, e);
+
+	for (size_t i = 0; r == 0 && i < f->count; i++)
+		r = record_insert(f->children[i].sb, e);
+	if (r == 0)
+		r = db_commit(db, e);
+	if (r < 0)
+		db_rollback(db);
+	return r;
+}
+
 static int make_children(struct fork *f, const struct sandbox *parent, const json_t *metadata,
                          const char *tree, struct err *e)
 {
 	struct host *h = f->host;
 	size_t made = 0;
-	int r = db_begin(h->db, e);
+	int r = 0;
 
-	for (size_t i = 0; r == 0 && i < f->count; i++) {
+	for (size_t i = 0; i < f->count; i++) {
 		struct child *c = &f->children[i];
 
 		c->fork = f;
@@ -355,16 +371,14 @@ static int make_children(struct fork *f, const struct sandbox *parent, const jso
 		made++;
 		start_job_name(&c->job, c->sb);
 		f->result.children[i] = c->sb;
-		r = record_insert(c->sb, e);
 	}
 	if (r == 0)
-		r = db_commit(h->db, e);
+		r = record_children(f, e);
 	for (size_t i = 0; r == 0 && i < f->count; i++) {
 		f->children[i].op.begin = child_begin;
 		op_queue(f->children[i].sb, "fork-child", &f->children[i].op);
 	}
 	if (r < 0) {
-		db_rollback(h->db);
 		for (size_t i = 0; i < made; i++) {
 			if (f->children[i].job.prepared)
 				machine_remove(&h->machines, f->children[i].sb->machine, NULL);

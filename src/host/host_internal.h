@@ -38,6 +38,7 @@ void op_check(const struct sandbox *sb);
 /* Why this sandbox cannot do what needs a running machine: fills *e, negative. 0: it can. */
 int sandbox_need_running(const struct sandbox *sb, struct err *e);
 
+/* Its row, as db/sandboxes.h tells. */
 int record_insert(struct sandbox *sb, struct err *e);
 int record_update(struct sandbox *sb, struct err *e);
 int record_delete(struct sandbox *sb, struct err *e);
@@ -134,6 +135,8 @@ void volume_freeze_all(struct host *h, const char *machine, const json_t *list);
 
 /* The doc column of a snapshot. */
 json_t *snapshot_doc(const struct host_snapshot *s);
+/* May a tenant have one more, by its quota (which may be NULL)? */
+int snapshot_admit(struct host *h, const char *tenant, const struct quota *quota, struct err *e);
 
 /* ---- retain.c ---- */
 

@@ -14,6 +14,8 @@
 #include "base/dict.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "db/sandboxes.h"
+#include "db/snapshots.h"
 #include "host/lifecycle_internal.h"
 
 struct tally {
@@ -22,19 +24,27 @@ struct tally {
 
 /* --- records ---------------------------------------------------------------------------------- */
 
-static bool load_row(void *arg, struct db_row *row)
-{
-	struct host *h = arg;
-	struct sandbox *sb = sandbox_new(h, db_text(row, 1), NULL);
-	AUTO(json_decrefp) json_t *doc = json_loads(db_text(row, 4), 0, NULL);
+struct load {
+	struct host *host;
+	bool no_memory;
+};
 
-	if (!sb)
+static bool load_row(void *arg, const struct db_sandbox *row)
+{
+	struct load *l = arg;
+	struct host *h = l->host;
+	struct sandbox *sb = sandbox_new(h, row->tenant, NULL);
+	AUTO(json_decrefp) json_t *doc = json_loads(row->doc, 0, NULL);
+
+	if (!sb) {
+		l->no_memory = true;
 		return false;
-	snprintf(sb->id, sizeof(sb->id), "%s", db_text(row, 0));
-	sb->created_ms = (uint64_t)db_int(row, 3);
+	}
+	snprintf(sb->id, sizeof(sb->id), "%s", row->id);
+	sb->created_ms = row->created_ms;
 	memcpy(sb->machine, sb->id, sizeof(sb->machine));
 	sandbox_from_doc(sb, doc);
-	if (!doc || !sandbox_state_parse(db_text(row, 2), &sb->state) || host_add(h, sb) < 0) {
+	if (!doc || !sandbox_state_parse(row->state, &sb->state) || host_add(h, sb) < 0) {
 		log_error("a record cannot be read, left alone sandbox=%s", sb->id);
 		host_drop(h, sb);
 	}
@@ -269,19 +279,24 @@ static bool ids_add(struct ids *l, const char *id)
 		l->at = p;
 		l->cap = cap;
 	}
-	snprintf(l->at[l->n++], sizeof(*l->at), "%s", id);
+	snprintf(l->at[l->n++], sizeof(*l->at), "%.*s", SNAPSHOT_ID_MAX, id);
 	return true;
 }
 
-static bool add_id(void *arg, struct db_row *row)
+static bool add_id(void *arg, const struct db_snapshot *row)
 {
-	return ids_add(arg, db_text(row, 0));
+	return ids_add(arg, row->id);
 }
 
-static bool found(void *arg, struct db_row *row)
+/* One that cannot be looked up is on record. */
+static bool snapshot_on_record(struct host *h, const char *id)
 {
-	*(bool *)arg = true;
-	return false;
+	bool known = true;
+	struct err e;
+
+	if (db_snapshot_known(h->db, id, &known, &e) < 0)
+		log_error("cannot look up a snapshot, it stays snapshot=%s why=\"%s\"", id, e.text);
+	return known;
 }
 
 /* The host went down when they had just been deleted: their files know it, the record did not
@@ -290,11 +305,11 @@ static void forget_deleted(struct host *h, struct tally *t)
 {
 	struct ids list = {0};
 
-	db_each(h->db, NULL, add_id, &list, "SELECT id FROM snapshots WHERE state = 'ready'", "");
+	db_snapshots_each(h->db, NULL, NULL, add_id, &list, NULL);
 	for (size_t i = 0; i < list.n; i++) {
 		if (faccessat(h->store.snapshots, list.at[i], F_OK, 0) == 0 || errno != ENOENT)
 			continue;
-		db_run(h->db, NULL, "DELETE FROM snapshots WHERE id = ?", "t", list.at[i]);
+		db_snapshot_delete(h->db, list.at[i], NULL);
 		log_info("finished a delete that was not on record snapshot=%s", list.at[i]);
 		t->finished++;
 	}
@@ -308,10 +323,10 @@ static void recover_snapshots(struct host *h, struct tally *t)
 	autoclosedir DIR *d = io_opendir(h->store.snapshots, ".", 0);
 	struct dirent *de;
 
-	db_each(h->db, NULL, add_id, &list, "SELECT id FROM snapshots WHERE state <> 'ready'", "");
+	db_snapshots_unfinished(h->db, add_id, &list, NULL);
 	for (size_t i = 0; i < list.n; i++) {
 		snapshot_delete(&h->store, list.at[i], NULL);
-		db_run(h->db, NULL, "DELETE FROM snapshots WHERE id = ?", "t", list.at[i]);
+		db_snapshot_delete(h->db, list.at[i], NULL);
 		log_info("undid a snapshot snapshot=%s", list.at[i]);
 		t->undone++;
 	}
@@ -331,8 +346,7 @@ static void recover_snapshots(struct host *h, struct tally *t)
 
 			known = sb && sb->state != SANDBOX_HIBERNATED;
 		} else if (!known) {
-			db_each(h->db, NULL, found, &known, "SELECT 1 FROM snapshots WHERE id = ?",
-			        "t", de->d_name);
+			known = snapshot_on_record(h, de->d_name);
 		}
 		if (!known)
 			ids_add(&list, de->d_name);
@@ -353,12 +367,13 @@ int host_recover(struct host *h, struct err *e)
 		struct host *host;
 		struct tally *tally;
 	} a = {h, &t};
+	struct load load = {.host = h};
 	struct sandbox *sb, *next;
 	int r;
 
-	r = db_each(h->db, e, load_row, h,
-	            "SELECT id, tenant, state, created_at, doc FROM sandboxes ORDER BY created_at",
-	            "");
+	r = db_sandboxes_each(h->db, load_row, &load, e);
+	if (r == 0 && load.no_memory)
+		r = err_nomem(e);
 	if (r < 0)
 		return r;
 	for (sb = h->newest; sb; sb = next) {

@@ -16,6 +16,7 @@
 #include "base/dict.h"
 #include "base/log.h"
 #include "base/macro.h"
+#include "db/sandboxes.h"
 #include "host/host_internal.h"
 
 /* --- its record ------------------------------------------------------------------------------ */
@@ -36,11 +37,13 @@ int record_insert(struct sandbox *sb, struct err *e)
 
 	if (!text)
 		return -ENOMEM;
-	return db_run(
-	    sb->host->db, e,
-	    "INSERT INTO sandboxes(id, tenant, state, created_at, doc) VALUES(?, ?, ?, ?, ?)",
-	    "tttit", sb->id, sb->tenant, sandbox_state_record(sb->state), (int64_t)sb->created_ms,
-	    text);
+	return db_sandbox_insert(sb->host->db,
+	                         &(struct db_sandbox){.id = sb->id,
+	                                              .tenant = sb->tenant,
+	                                              .state = sandbox_state_record(sb->state),
+	                                              .doc = text,
+	                                              .created_ms = sb->created_ms},
+	                         e);
 }
 
 int record_update(struct sandbox *sb, struct err *e)
@@ -49,13 +52,12 @@ int record_update(struct sandbox *sb, struct err *e)
 
 	if (!text)
 		return -ENOMEM;
-	return db_run(sb->host->db, e, "UPDATE sandboxes SET state = ?, doc = ? WHERE id = ?",
-	              "ttt", sandbox_state_record(sb->state), text, sb->id);
+	return db_sandbox_update(sb->host->db, sb->id, sandbox_state_record(sb->state), text, e);
 }
 
 int record_delete(struct sandbox *sb, struct err *e)
 {
-	return db_run(sb->host->db, e, "DELETE FROM sandboxes WHERE id = ?", "t", sb->id);
+	return db_sandbox_delete(sb->host->db, sb->id, e);
 }
 
 int sandbox_enter(struct sandbox *sb, enum sandbox_state to, struct err *e)

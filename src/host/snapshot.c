@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/uuid.h"
+#include "db/snapshots.h"
 #include "host/host_internal.h"
 
 struct snap {
@@ -68,15 +69,13 @@ static void snap_done(void *arg)
 	if (s->r == 0) {
 		doc = snapshot_doc(&s->s);
 		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
-		s->r = text ? db_run(h->db, &s->err,
-		                     "UPDATE snapshots SET state = 'ready', doc = ? WHERE id = ?",
-		                     "tt", text, s->s.id)
+		s->r = text ? db_snapshot_ready(h->db, s->s.id, s->s.sandbox_id, text, &s->err)
 		            : err_nomem(&s->err);
 		if (s->r < 0)
 			snapshot_delete(&h->store, s->s.id, NULL);
 	}
 	if (s->r < 0) {
-		db_run(h->db, NULL, "DELETE FROM snapshots WHERE id = ?", "t", s->s.id);
+		db_snapshot_delete(h->db, s->s.id, NULL);
 		snap_over(s, &s->err);
 		return;
 	}
@@ -89,10 +88,21 @@ static void snap_done(void *arg)
 	snap_over(s, NULL);
 }
 
-static bool count_row(void *arg, struct db_row *row)
+/* On record before any of its files is. */
+static int snap_insert(struct snap *s, struct err *e)
 {
-	*(uint64_t *)arg = (uint64_t)db_int(row, 0);
-	return false;
+	AUTO(json_decrefp) json_t *doc = snapshot_doc(&s->s);
+	autofree char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+
+	if (!text)
+		return err_nomem(e);
+	return db_snapshot_insert(s->host->db,
+	                          &(struct db_snapshot){.id = s->s.id,
+	                                                .tenant = s->s.tenant,
+	                                                .sandbox_id = s->s.sandbox_id,
+	                                                .doc = text,
+	                                                .created_ms = s->s.created_ms},
+	                          e);
 }
 
 static void snap_begin(struct op *op)
@@ -100,8 +110,6 @@ static void snap_begin(struct op *op)
 	struct snap *s = (struct snap *)op;
 	struct sandbox *sb = op->sb;
 	struct host *h = s->host;
-	AUTO(json_decrefp) json_t *doc = NULL;
-	autofree char *text = NULL;
 	int r;
 
 	r = sb->state == SANDBOX_PAUSED ? 0 : sandbox_need_running(sb, &s->err);
@@ -111,15 +119,7 @@ static void snap_begin(struct op *op)
 		s->s.disk_gb = sb->disk_gb;
 		s->s.created_ms = wall_ms();
 		s->s.expires_ms = retain_until(h, &sb->spec, s->s.name, s->s.created_ms);
-		doc = snapshot_doc(&s->s);
-		text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
-		r = text ? db_run(h->db, &s->err,
-		                  "INSERT INTO snapshots(id, tenant, sandbox_id, state, "
-		                  "created_at, doc)"
-		                  " VALUES(?, ?, ?, 'creating', ?, ?)",
-		                  "tttit", s->s.id, s->s.tenant, s->s.sandbox_id,
-		                  (int64_t)s->s.created_ms, text)
-		         : err_nomem(&s->err);
+		r = snap_insert(s, &s->err);
 	}
 	if (r == 0) {
 		fault_at("snapshot.recorded");
@@ -132,30 +132,33 @@ static void snap_begin(struct op *op)
 	snap_over(s, &s->err);
 }
 
+int snapshot_admit(struct host *h, const char *tenant, const struct quota *quota, struct err *e)
+{
+	uint64_t mine;
+	int r;
+
+	if (!quota || !quota->snapshots)
+		return 0;
+	r = db_snapshots_count(h->db, tenant, &mine, e);
+	if (r == 0 && mine >= quota->snapshots)
+		r = err_set(e, EDQUOT, "quota_exceeded",
+		            "your quota is %llu snapshots: delete some first",
+		            (unsigned long long)quota->snapshots);
+	return r;
+}
+
 void host_snapshot(struct host *h, struct sandbox *sb, const char *name, const struct quota *quota,
                    void (*done)(void *arg, const struct err *e, const struct host_snapshot *s),
                    void *arg)
 {
 	struct snap *s = calloc(1, sizeof(*s));
-	uint64_t mine = 0;
 	struct err e;
+	int r = s ? snapshot_admit(h, sb->tenant, quota, &e) : err_nomem(&e);
 
-	if (!s) {
-		err_nomem(&e);
+	if (r < 0) {
+		free(s);
 		done(arg, &e, NULL);
 		return;
-	}
-	if (quota && quota->snapshots) {
-		db_each(h->db, NULL, count_row, &mine,
-		        "SELECT COUNT(*) FROM snapshots WHERE tenant = ?", "t", sb->tenant);
-		if (mine >= quota->snapshots) {
-			err_set(&e, EDQUOT, "quota_exceeded",
-			        "your quota is %llu snapshots: delete some first",
-			        (unsigned long long)quota->snapshots);
-			free(s);
-			done(arg, &e, NULL);
-			return;
-		}
 	}
 	*s = (struct snap){.host = h, .done = done, .arg = arg, .op.begin = snap_begin};
 	uuid_new(s->s.id);
@@ -173,22 +176,22 @@ struct each {
 	void *arg;
 };
 
-static bool tell(void *arg, struct db_row *row)
+static bool tell(void *arg, const struct db_snapshot *row)
 {
 	struct each *each = arg;
-	AUTO(json_decrefp) json_t *doc = json_loads(db_text(row, 4), 0, NULL);
+	AUTO(json_decrefp) json_t *doc = json_loads(row->doc, 0, NULL);
 	const char *name = json_string_value(json_object_get(doc, "name"));
 	const char *template = json_string_value(json_object_get(doc, "template"));
 	struct host_snapshot s = {
-	    .created_ms = (uint64_t)db_int(row, 3),
+	    .created_ms = row->created_ms,
 	    .size_bytes = (uint64_t)json_integer_value(json_object_get(doc, "size_bytes")),
 	    .expires_ms = (uint64_t)json_integer_value(json_object_get(doc, "expires_ms")),
 	    .generation = (uint64_t)json_integer_value(json_object_get(doc, "generation")),
 	    .disk_gb = (unsigned)json_integer_value(json_object_get(doc, "disk_gb"))};
 
-	snprintf(s.id, sizeof(s.id), "%s", db_text(row, 0));
-	snprintf(s.tenant, sizeof(s.tenant), "%s", db_text(row, 1));
-	snprintf(s.sandbox_id, sizeof(s.sandbox_id), "%s", db_text(row, 2));
+	snprintf(s.id, sizeof(s.id), "%s", row->id);
+	snprintf(s.tenant, sizeof(s.tenant), "%s", row->tenant);
+	snprintf(s.sandbox_id, sizeof(s.sandbox_id), "%s", row->sandbox_id);
 	snprintf(s.name, sizeof(s.name), "%s", name ? name : "");
 	snprintf(s.template, sizeof(s.template), "%s", template ? template : "");
 	return each->fn(each->arg, &s);
@@ -199,11 +202,7 @@ int host_snapshots(struct host *h, const char *tenant, const char *sandbox_id,
 {
 	struct each each = {.fn = fn, .arg = arg};
 
-	return db_each(h->db, e, tell, &each,
-	               "SELECT id, tenant, sandbox_id, created_at, doc FROM snapshots"
-	               " WHERE state = 'ready' AND (? IS NULL OR tenant = ?)"
-	               " AND (? IS NULL OR sandbox_id = ?) ORDER BY created_at DESC, id",
-	               "tttt", tenant, tenant, sandbox_id, sandbox_id);
+	return db_snapshots_each(h->db, tenant, sandbox_id, tell, &each, e);
 }
 
 static bool keep_one(void *arg, const struct host_snapshot *s)
@@ -217,10 +216,7 @@ int host_snapshot_get(struct host *h, const char *tenant, const char *id, struct
 {
 	struct host_snapshot s = {.id = ""};
 	struct each each = {.fn = keep_one, .arg = &s};
-	int r = db_each(h->db, e, tell, &each,
-	                "SELECT id, tenant, sandbox_id, created_at, doc FROM snapshots"
-	                " WHERE state = 'ready' AND id = ? AND (? IS NULL OR tenant = ?)",
-	                "ttt", id, tenant, tenant);
+	int r = db_snapshot_get(h->db, tenant, id, tell, &each, e);
 
 	if (r == 0 && !s.id[0])
 		r = err_set(e, ENOENT, "snapshot_not_found",
@@ -255,8 +251,7 @@ static void forget_done(void *arg)
 	struct forget *f = arg;
 
 	if (f->r == 0)
-		f->r =
-		    db_run(f->host->db, &f->err, "DELETE FROM snapshots WHERE id = ?", "t", f->id);
+		f->r = db_snapshot_delete(f->host->db, f->id, &f->err);
 	f->done(f->arg, f->r < 0 ? &f->err : NULL, NULL);
 	free(f);
 }
@@ -273,8 +268,7 @@ void host_snapshot_delete(struct host *h, const char *tenant, const char *id, ho
 		*f = (struct forget){.host = h, .done = done, .arg = arg};
 		memcpy(f->id, s.id, sizeof(f->id));
 		/* Nobody finds it any more; should we die now, the next start deletes the rest. */
-		r = db_run(h->db, &e, "UPDATE snapshots SET state = 'deleting' WHERE id = ?", "t",
-		           f->id);
+		r = db_snapshot_deleting(h->db, f->id, &e);
 		if (r == -ENOSPC) /* how else would a full disk ever be less full? A record
 		                     without files goes at the next start */
 			r = 0;

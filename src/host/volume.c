@@ -19,6 +19,8 @@
 #include "base/dict.h"
 #include "base/log.h"
 #include "base/uuid.h"
+#include "db/sandboxes.h"
+#include "db/volumes.h"
 #include "host/volume_internal.h"
 
 extern char **environ;
@@ -42,20 +44,17 @@ void volume_path(struct host *h, const char *file, char ret[PATH_MAX])
 
 /* --- records ---------------------------------------------------------------------------------- */
 
-/* The columns of every SELECT that read_row() gets. */
-#define COLUMNS "name, file, size, created_at, kind, source"
-
-static void read_row(struct host *h, struct db_row *row, struct volume_row *ret)
+static void read_row(struct host *h, const struct db_volume *row, struct volume_row *ret)
 {
 	char path[PATH_MAX];
 	struct stat st;
 
-	*ret = (struct volume_row){.info = {.size_bytes = (uint64_t)db_int(row, 2),
-	                                    .created_ms = (uint64_t)db_int(row, 3),
-	                                    .snapshot = !strcmp(db_text(row, 4), "snapshot")}};
-	snprintf(ret->info.name, sizeof(ret->info.name), "%s", db_text(row, 0));
-	snprintf(ret->info.source, sizeof(ret->info.source), "%s", db_text(row, 5));
-	snprintf(ret->file, sizeof(ret->file), "%s", db_text(row, 1));
+	*ret = (struct volume_row){.info = {.size_bytes = row->size_bytes,
+	                                    .created_ms = row->created_ms,
+	                                    .snapshot = !strcmp(row->kind, "snapshot")}};
+	snprintf(ret->info.name, sizeof(ret->info.name), "%s", row->name);
+	snprintf(ret->info.source, sizeof(ret->info.source), "%s", row->source);
+	snprintf(ret->file, sizeof(ret->file), "%s", row->file);
 	volume_path(h, ret->file, path);
 	if (stat(path, &st) == 0)
 		ret->info.used_bytes = (uint64_t)st.st_blocks * 512;
@@ -67,7 +66,7 @@ struct find {
 	bool found;
 };
 
-static bool found_row(void *arg, struct db_row *row)
+static bool found_row(void *arg, const struct db_volume *row)
 {
 	struct find *f = arg;
 
@@ -80,10 +79,7 @@ int volume_find(struct host *h, const char *tenant, const char *name, struct vol
                 struct err *e)
 {
 	struct find f = {.host = h};
-	int r = db_each(h->db, e, found_row, &f,
-	                "SELECT " COLUMNS " FROM volumes"
-	                " WHERE tenant = ? AND name = ? AND state = 'ready'",
-	                "tt", tenant, name);
+	int r = db_volume_get(h->db, tenant, name, found_row, &f, e);
 
 	if (r == 0 && !f.found)
 		r = err_set(e, ENOENT, "volume_not_found",
@@ -110,7 +106,7 @@ struct each {
 	void *arg;
 };
 
-static bool tell(void *arg, struct db_row *row)
+static bool tell(void *arg, const struct db_volume *row)
 {
 	struct each *each = arg;
 	struct volume_row r;
@@ -124,44 +120,16 @@ int volume_each(struct host *h, const char *tenant, const char *snapshots_of,
 {
 	struct each each = {.host = h, .fn = fn, .arg = arg};
 
-	if (snapshots_of && !snapshots_of[0])
-		return db_each(h->db, e, tell, &each,
-		               "SELECT " COLUMNS " FROM volumes WHERE tenant = ?"
-		               " AND state = 'ready' ORDER BY name",
-		               "t", tenant);
-	if (snapshots_of)
-		return db_each(h->db, e, tell, &each,
-		               "SELECT " COLUMNS " FROM volumes WHERE tenant = ? AND source = ?"
-		               " AND kind = 'snapshot' AND state = 'ready' ORDER BY name",
-		               "tt", tenant, snapshots_of);
-	return db_each(h->db, e, tell, &each,
-	               "SELECT " COLUMNS " FROM volumes WHERE tenant = ? AND kind = 'volume'"
-	               " AND state = 'ready' ORDER BY name",
-	               "t", tenant);
-}
-
-struct usage {
-	uint64_t count, bytes;
-};
-
-static bool add_up(void *arg, struct db_row *row)
-{
-	struct usage *u = arg;
-
-	u->count = (uint64_t)db_int(row, 0);
-	u->bytes = (uint64_t)db_int(row, 1);
-	return false;
+	return db_volumes_each(h->db, tenant, snapshots_of, tell, &each, e);
 }
 
 void volume_usage(struct host *h, const char *tenant, uint64_t *ret_count, uint64_t *ret_mb)
 {
-	struct usage u = {0};
+	uint64_t bytes = 0;
 
-	db_each(h->db, NULL, add_up, &u,
-	        "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM volumes WHERE tenant = ?", "t",
-	        tenant);
-	*ret_count = u.count;
-	*ret_mb = u.bytes >> 20;
+	*ret_count = 0;
+	db_volumes_usage(h->db, tenant, ret_count, &bytes, NULL);
+	*ret_mb = bytes >> 20;
 }
 
 int volume_room(struct host *h, uint64_t bytes, struct err *e)
@@ -275,12 +243,14 @@ static void make_work(void *arg)
 int volume_insert(struct host *h, const char *tenant, const char *file,
                   const struct volume_info *info, struct err *e)
 {
-	int r =
-	    db_run(h->db, e,
-	           "INSERT INTO volumes(tenant, name, file, size, state, created_at, kind,"
-	           " source) VALUES(?, ?, ?, ?, 'creating', ?, ?, ?)",
-	           "tttiitt", tenant, info->name, file, (int64_t)info->size_bytes,
-	           (int64_t)info->created_ms, info->snapshot ? "snapshot" : "volume", info->source);
+	const struct db_volume row = {.tenant = tenant,
+	                              .name = info->name,
+	                              .file = file,
+	                              .kind = info->snapshot ? "snapshot" : "volume",
+	                              .source = info->source,
+	                              .size_bytes = info->size_bytes,
+	                              .created_ms = info->created_ms};
+	int r = db_volume_insert(h->db, &row, e);
 
 	if (r == -EEXIST)
 		err_set(
@@ -294,14 +264,13 @@ int volume_finish(struct host *h, const char *tenant, const char *file, int r,
                   struct volume_info *info, struct err *e)
 {
 	if (r == 0)
-		r = db_run(h->db, e, "UPDATE volumes SET state = 'ready' WHERE file = ?", "t",
-		           file);
+		r = db_volume_ready(h->db, file, e);
 	if (r < 0) {
 		char path[PATH_MAX];
 
 		volume_path(h, file, path);
 		unlink(path);
-		db_run(h->db, NULL, "DELETE FROM volumes WHERE file = ?", "t", file);
+		db_volume_delete(h->db, file, NULL);
 		return r;
 	}
 	log_info("%s made tenant=%s volume=%s source=%s bytes=%llu",
@@ -388,8 +357,7 @@ static void remove_done(void *arg)
 	struct removal *d = arg;
 
 	if (d->r == 0)
-		d->r = db_run(d->host->db, &d->err, "DELETE FROM volumes WHERE file = ?", "t",
-		              d->file);
+		d->r = db_volume_delete(d->host->db, d->file, &d->err);
 	d->done(d->arg, d->r < 0 ? &d->err : NULL, NULL);
 	free(d);
 }
@@ -409,8 +377,7 @@ void volume_delete(struct host *h, const char *tenant, const char *name, host_do
 		            "one first",
 		            name, who->id);
 	if (r == 0)
-		r = db_run(h->db, &e, "UPDATE volumes SET state = 'deleting' WHERE file = ?", "t",
-		           row.file);
+		r = db_volume_deleting(h->db, row.file, &e);
 	if (r == -ENOSPC) /* as host_snapshot_delete(); attaching it needs a record, too */
 		r = 0;
 	if (r < 0) {
@@ -431,36 +398,53 @@ void volume_delete(struct host *h, const char *tenant, const char *name, host_do
 
 /* --- after a crash ---------------------------------------------------------------------------- */
 
-static bool drop_file(void *arg, struct db_row *row)
+static bool drop_file(void *arg, const struct db_volume *row)
 {
 	struct host *h = arg;
 	char path[PATH_MAX];
 
-	volume_path(h, db_text(row, 0), path);
+	volume_path(h, row->file, path);
 	unlink(path);
-	log_info("undid a volume volume=%s", db_text(row, 1));
+	log_info("undid a volume volume=%s", row->name);
 	return true;
 }
 
 /* It was growing when we or the host went down, or a hostile kernel made it longer: what is on
  * record is what it is. */
-static bool fit_file(void *arg, struct db_row *row)
+static bool fit_file(void *arg, const struct db_volume *row)
 {
 	struct host *h = arg;
 	char path[PATH_MAX];
 	struct stat st;
 
-	volume_path(h, db_text(row, 0), path);
-	if (stat(path, &st) == 0 && st.st_size != db_int(row, 1) &&
-	    truncate(path, (off_t)db_int(row, 1)) == 0)
-		log_info("a volume is as large as its record says file=%s", db_text(row, 0));
+	volume_path(h, row->file, path);
+	if (stat(path, &st) < 0 || (uint64_t)st.st_size == row->size_bytes)
+		return true;
+	if (row->size_bytes < (uint64_t)VOLUME_MB_MIN << 20)
+		log_error("a volume's record is damaged, its file is left alone file=%s bytes=%llu",
+		          row->file, (unsigned long long)row->size_bytes);
+	else if (truncate(path, (off_t)row->size_bytes) == 0)
+		log_info("a volume is as large as its record says file=%s", row->file);
 	return true;
 }
 
-static bool found_one(void *arg, struct db_row *row)
+/* Is a file of that name, without .img, on record? One that cannot be looked up is. */
+static bool file_known(struct host *h, char *name)
 {
-	*(bool *)arg = true;
-	return false;
+	bool known = true;
+	struct err e;
+	int r;
+
+	if (!strncmp(name, "clone-", 6)) {
+		name[6 + SANDBOX_ID] = 0;
+		r = db_sandbox_known(h->db, name + 6, &known, &e);
+	} else {
+		r = db_volume_known(h->db, name, &known, &e);
+	}
+	if (r < 0)
+		log_error("cannot look up whose a file is, it stays file=%s why=\"%s\"", name,
+		          e.text);
+	return known;
 }
 
 int volumes_recover(struct host *h, struct err *e)
@@ -470,31 +454,21 @@ int volumes_recover(struct host *h, struct err *e)
 	struct dirent *de;
 	int r;
 
-	r = db_each(h->db, e, drop_file, h, "SELECT file, name FROM volumes WHERE state <> 'ready'",
-	            "");
+	r = db_volumes_unfinished(h->db, drop_file, h, e);
 	if (r == 0)
-		r = db_run(h->db, e, "DELETE FROM volumes WHERE state <> 'ready'", "");
+		r = db_volumes_delete_unfinished(h->db, e);
 	if (r == 0)
-		r = db_each(h->db, e, fit_file, h, "SELECT file, size FROM volumes", "");
+		r = db_volumes_ready(h->db, fit_file, h, e);
 	snprintf(path, sizeof(path), "%s/volumes", h->config.data_dir);
 	d = r == 0 ? opendir(path) : NULL;
 	while (d && (de = readdir(d))) {
 		char name[64];
-		bool known = false;
 		size_t n = strlen(de->d_name);
 
 		if (n < 5 || n >= sizeof(name) || strcmp(de->d_name + n - 4, ".img") != 0)
 			continue;
 		snprintf(name, sizeof(name), "%.*s", (int)n - 4, de->d_name);
-		if (!strncmp(name, "clone-", 6)) {
-			name[6 + SANDBOX_ID] = 0;
-			db_each(h->db, NULL, found_one, &known,
-			        "SELECT 1 FROM sandboxes WHERE id = ?", "t", name + 6);
-		} else {
-			db_each(h->db, NULL, found_one, &known,
-			        "SELECT 1 FROM volumes WHERE file = ?", "t", name);
-		}
-		if (!known && unlinkat(dirfd(d), de->d_name, 0) == 0)
+		if (!file_known(h, name) && unlinkat(dirfd(d), de->d_name, 0) == 0)
 			log_info("removed a volume's file without a record file=%s", de->d_name);
 	}
 	return r;

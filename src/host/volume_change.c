@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "db/volumes.h"
 #include "host/volume_internal.h"
 
 struct change {
@@ -382,9 +383,7 @@ static int grow_file(struct grow *g, struct err *e)
 		return err_set(e, errno, "disk_full", "cannot let %s grow: %s", g->path,
 		               strerror(errno));
 	fault_at("resize.grown");
-	r = db_run(g->host->db, e,
-	           "UPDATE volumes SET size = ? WHERE tenant = ? AND name = ? AND size < ?", "itti",
-	           (int64_t)g->size, g->tenant, g->name, (int64_t)g->size);
+	r = db_volume_grow(g->host->db, g->tenant, g->name, g->size, e);
 	if (r == 0)
 		log_info("volume grown tenant=%s volume=%s bytes=%llu", g->tenant, g->name,
 		         (unsigned long long)g->size);

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/macro.h"
+#include "db/volumes.h"
 #include "host/volume_internal.h"
 
 static const char *text(const json_t *item, const char *key)
@@ -415,6 +416,10 @@ void volume_settled(struct sandbox *sb, const struct volume_wants *w)
 
 /* --- a hostile kernel ------------------------------------------------------------------------- */
 
+enum {
+	SWEEP_ROWS = 256, /* of one look */
+};
+
 struct sweep {
 	struct host *host;
 	unsigned rows, nlong;
@@ -423,31 +428,30 @@ struct sweep {
 	} longer[8]; /* more will be there the next time */
 };
 
-static bool look(void *arg, struct db_row *row)
+static bool look(void *arg, const struct db_volume *row)
 {
 	struct sweep *s = arg;
 	char path[PATH_MAX];
 	struct stat st;
 
 	s->rows++;
-	snprintf(s->host->volume_swept, sizeof(s->host->volume_swept), "%s", db_text(row, 0));
-	volume_path(s->host, db_text(row, 0), path);
-	if (stat(path, &st) < 0 || st.st_size <= db_int(row, 1))
+	snprintf(s->host->volume_swept, sizeof(s->host->volume_swept), "%s", row->file);
+	volume_path(s->host, row->file, path);
+	if (stat(path, &st) < 0 || (uint64_t)st.st_size <= row->size_bytes)
 		return true;
-	snprintf(s->longer[s->nlong].tenant, sizeof(s->longer[0].tenant), "%s", db_text(row, 2));
-	snprintf(s->longer[s->nlong].name, sizeof(s->longer[0].name), "%s", db_text(row, 3));
+	snprintf(s->longer[s->nlong].tenant, sizeof(s->longer[0].tenant), "%s", row->tenant);
+	snprintf(s->longer[s->nlong].name, sizeof(s->longer[0].name), "%s", row->name);
 	return ++s->nlong < ARRAY_LEN(s->longer);
 }
 
 void volume_sweep(struct host *h)
 {
 	struct sweep s = {.host = h};
+	char after[sizeof(h->volume_swept)];
 
-	db_each(h->db, NULL, look, &s,
-	        "SELECT file, size, tenant, name FROM volumes WHERE file > ? AND state = 'ready'"
-	        " ORDER BY file LIMIT 256",
-	        "t", h->volume_swept);
-	if (s.rows < 256)
+	memcpy(after, h->volume_swept, sizeof(after));
+	db_volumes_after(h->db, after, SWEEP_ROWS, look, &s, NULL);
+	if (s.rows < SWEEP_ROWS)
 		h->volume_swept[0] = 0;
 	for (unsigned i = 0; i < s.nlong; i++) {
 		struct sandbox *sb =

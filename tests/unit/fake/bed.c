@@ -18,6 +18,9 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "db/sandboxes.h"
+#include "db/snapshots.h"
+#include "db/volumes.h"
 #include "host/host_internal.h"
 
 enum { TURN_MS = 2, SLOTS_AT = 64 << 10 };
@@ -759,21 +762,17 @@ unsigned bed_processes(void)
 	return n;
 }
 
-static bool row_counts(void *arg, struct db_row *row)
+static bool sandbox_counts(void *arg, const struct db_sandbox *row)
 {
-	*(unsigned *)arg = (unsigned)db_int(row, 0);
-	return false;
+	return ++*(unsigned *)arg, true;
 }
 
-static unsigned count_rows(struct bed *b, const char *sql)
+static bool snapshot_counts(void *arg, const struct db_snapshot *row)
 {
-	unsigned n = 0;
-
-	assert_int_equal(db_each(b->host->db, &b->err, row_counts, &n, sql, ""), 0);
-	return n;
+	return ++*(unsigned *)arg, true;
 }
 
-static bool volume_is_known(void *arg, struct db_row *row)
+static bool volume_counts(void *arg, const struct db_volume *row)
 {
 	return ++*(unsigned *)arg, true;
 }
@@ -782,10 +781,12 @@ static bool volume_is_known(void *arg, struct db_row *row)
 static void check_volumes(struct bed *b)
 {
 	char path[120];
-	unsigned rows = 0, copies = 0;
+	unsigned rows = 0, unfinished = 0, copies = 0;
 
-	db_each(b->host->db, NULL, volume_is_known, &rows, "SELECT 1 FROM volumes", "");
-	assert_int_equal(count_rows(b, "SELECT COUNT(*) FROM volumes WHERE state <> 'ready'"), 0);
+	assert_int_equal(db_volumes_ready(b->host->db, volume_counts, &rows, &b->err), 0);
+	assert_int_equal(db_volumes_unfinished(b->host->db, volume_counts, &unfinished, &b->err),
+	                 0);
+	assert_int_equal(unfinished, 0);
 	for (struct sandbox *sb = b->host->newest; sb; sb = sb->next) {
 		const json_t *v;
 		size_t i;
@@ -798,6 +799,22 @@ static void check_volumes(struct bed *b)
 	snprintf(path, sizeof(path), "%s/volumes", b->data_dir);
 	assert_int_equal(count_names(path, "clone-"), copies);
 	assert_int_equal(count_names(path, ""), rows + copies);
+}
+
+/* A row for each sandbox there is, and one for each snapshot that is no sandbox's or template's. */
+static void check_records(struct bed *b)
+{
+	unsigned sandboxes = 0, snapshots = 0, unfinished = 0;
+	struct db *db = b->host->db;
+
+	assert_int_equal(db_sandboxes_each(db, sandbox_counts, &sandboxes, &b->err), 0);
+	assert_int_equal(sandboxes, b->host->count);
+	assert_int_equal(db_snapshots_unfinished(db, snapshot_counts, &unfinished, &b->err), 0);
+	assert_int_equal(unfinished, 0);
+	assert_int_equal(db_snapshots_each(db, NULL, NULL, snapshot_counts, &snapshots, &b->err),
+	                 0);
+	assert_int_equal(bed_snapshots(b, ""), bed_snapshots(b, "hib-") + bed_snapshots(b, "was-") +
+	                                           bed_snapshots(b, "tpl-") + snapshots);
 }
 
 static bool at_peace(struct bed *b)
@@ -826,11 +843,6 @@ void bed_check_leftovers(struct bed *b)
 	snprintf(path, sizeof(path), "%s/disks", b->data_dir);
 	assert_int_equal(count_names(path, ""), bed_machines(b));
 	assert_int_equal(bed_snapshots(b, "hib-"), asleep);
-	assert_int_equal(count_rows(b, "SELECT COUNT(*) FROM sandboxes"), b->host->count);
-	assert_int_equal(count_rows(b, "SELECT COUNT(*) FROM snapshots"),
-	                 count_rows(b, "SELECT COUNT(*) FROM snapshots WHERE state = 'ready'"));
-	assert_int_equal(bed_snapshots(b, ""), bed_snapshots(b, "hib-") + bed_snapshots(b, "was-") +
-	                                           bed_snapshots(b, "tpl-") +
-	                                           count_rows(b, "SELECT COUNT(*) FROM snapshots"));
+	check_records(b);
 	check_volumes(b);
 }
