@@ -11,38 +11,47 @@
 #include "api/json_in.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "db/settings.h"
 
 /* ---- what lives as long as the server ---- */
 
-static bool read_secret(void *arg, struct db_row *row)
+static int new_secret(struct api *a, struct err *e)
 {
-	char *hex = arg;
+	char hex[2 * API_SECRET + 1];
 
-	snprintf(hex, 2 * API_SECRET + 1, "%s", db_text(row, 0));
-	return false;
-}
-
-static int open_secret(struct api *a, struct err *e)
-{
-	char hex[2 * API_SECRET + 1] = "";
-	int r = db_each(a->host->db, e, read_secret, hex,
-	                "SELECT value FROM settings WHERE key = ?", "t", "preview_secret");
-
-	if (r < 0)
-		return r;
-	for (size_t i = 0; strlen(hex) == 2 * API_SECRET && i < API_SECRET; i++) {
-		char byte[3] = {hex[2 * i], hex[2 * i + 1], 0};
-
-		a->secret[i] = (unsigned char)strtoul(byte, NULL, 16);
-	}
-	if (hex[0])
-		return 0;
 	if (getrandom(a->secret, API_SECRET, 0) != API_SECRET)
 		return err_set(e, EIO, "internal", "no entropy for a secret");
 	for (size_t i = 0; i < API_SECRET; i++)
 		snprintf(hex + 2 * i, 3, "%02x", a->secret[i]);
-	return db_run(a->host->db, e, "INSERT INTO settings(key, value) VALUES(?, ?)", "tt",
-	              "preview_secret", hex);
+	return db_setting_set(a->host->db, "preview_secret", hex, e);
+}
+
+static bool parse_secret(const char *hex, unsigned char ret[API_SECRET])
+{
+	if (strlen(hex) != 2 * API_SECRET || strspn(hex, "0123456789abcdef") != 2 * API_SECRET)
+		return false;
+	for (size_t i = 0; i < API_SECRET; i++) {
+		char byte[3] = {hex[2 * i], hex[2 * i + 1], 0};
+
+		ret[i] = (unsigned char)strtoul(byte, NULL, 16);
+	}
+	return true;
+}
+
+/* With a damaged one, anybody could sign links: it is replaced. */
+static int open_secret(struct api *a, struct err *e)
+{
+	char hex[2 * API_SECRET + 1] = "";
+	int r = db_setting_get(a->host->db, "preview_secret", hex, sizeof(hex), e);
+
+	if (r < 0 && r != -E2BIG)
+		return r;
+	if (r == 0 && parse_secret(hex, a->secret))
+		return 0;
+	if (r == -E2BIG || hex[0])
+		log_warn("the secret of preview links was damaged, we made a new one: links from "
+		         "before are no longer valid");
+	return new_secret(a, e);
 }
 
 /* Both pages come from the table and never change while we run. */

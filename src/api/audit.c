@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/macro.h"
+#include "db/audit.h"
 
 enum {
 	FLUSH_MS = 1000,
@@ -60,15 +61,18 @@ static int write_all(struct api *a, struct err *e)
 	for (size_t i = 0; i < q->n && r == 0; i++) {
 		const struct audit_entry *at = &q->queue[i];
 
-		r = db_run(db, e,
-		           "INSERT INTO audit(tenant, actor, request_id, method, path, status, at)"
-		           " VALUES(?, ?, ?, ?, ?, ?, ?)",
-		           "tttttii", at->tenant, at->actor, at->request_id, at->method, at->path,
-		           (int64_t)at->status, (int64_t)at->at_ms);
+		r = db_audit_insert(db,
+		                    &(struct db_audit){.tenant = at->tenant,
+		                                       .actor = at->actor,
+		                                       .request_id = at->request_id,
+		                                       .method = at->method,
+		                                       .path = at->path,
+		                                       .status = at->status,
+		                                       .at_ms = at->at_ms},
+		                    e);
 	}
 	if (r == 0 && q->until_trim < q->n)
-		r = db_run(db, e, "DELETE FROM audit WHERE seq <= (SELECT MAX(seq) FROM audit) - ?",
-		           "i", (int64_t)AUDIT_KEPT);
+		r = db_audit_trim(db, AUDIT_KEPT, e);
 	if (r == 0)
 		return db_commit(db, e);
 	db_rollback(db);

@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/macro.h"
+#include "db/tokens.h"
 
 /* ---- tokens ---- */
 
@@ -161,24 +162,24 @@ struct loading {
 	bool no_memory;
 };
 
-static bool load(void *arg, struct db_row *row)
+static bool load(void *arg, const struct db_token *row)
 {
 	struct loading *l = arg;
 	struct token *t = calloc(1, sizeof(*t));
 	json_t *quota;
 
 	if (t)
-		t->tenant = tenant_of(l->api, db_text(row, 2));
+		t->tenant = tenant_of(l->api, row->tenant);
 	if (!t || !t->tenant) {
 		free(t);
 		l->no_memory = true;
 		return false;
 	}
-	snprintf(t->hash, sizeof(t->hash), "%s", db_text(row, 0));
-	snprintf(t->prefix, sizeof(t->prefix), "%s", db_text(row, 1));
-	snprintf(t->label, sizeof(t->label), "%s", db_text(row, 3));
-	t->admin = strstr(db_text(row, 4), "admin") != NULL;
-	quota = json_loads(db_text(row, 5), 0, NULL);
+	snprintf(t->hash, sizeof(t->hash), "%s", row->hash);
+	snprintf(t->prefix, sizeof(t->prefix), "%s", row->prefix);
+	snprintf(t->label, sizeof(t->label), "%s", row->label);
+	t->admin = strstr(row->scopes, "admin") != NULL;
+	quota = json_loads(row->quota, 0, NULL);
 	t->quota.sandboxes = number(quota, "sandboxes");
 	t->quota.memory_mb = number(quota, "memory_mb");
 	t->quota.snapshots = number(quota, "snapshots");
@@ -186,7 +187,7 @@ static bool load(void *arg, struct db_row *row)
 	t->quota.volumes_mb = number(quota, "volumes_mb");
 	t->rate_per_s = (unsigned)number(quota, "requests_per_s");
 	json_decref(quota);
-	t->created_ms = (uint64_t)db_int(row, 6);
+	t->created_ms = row->created_ms;
 	insert(l->api, t);
 	return true;
 }
@@ -194,9 +195,7 @@ static bool load(void *arg, struct db_row *row)
 int tokens_open(struct api *a, struct err *e)
 {
 	struct loading l = {.api = a};
-	int r = db_each(a->host->db, e, load, &l,
-	                "SELECT hash, prefix, tenant, label, scopes, quota, created_at FROM tokens",
-	                "");
+	int r = db_tokens_each(a->host->db, load, &l, e);
 
 	if (r == 0 && l.no_memory)
 		r = err_set(e, ENOMEM, "no_memory", "no memory for the tokens on record");
@@ -255,11 +254,15 @@ int token_add(struct api *a, const char *tenant, const char *label, bool admin,
 		if (!token_by_prefix(a, t->prefix))
 			break;
 	}
-	r = db_run(a->host->db, e,
-	           "INSERT INTO tokens(hash, prefix, tenant, label, scopes, quota, created_at)"
-	           " VALUES(?, ?, ?, ?, ?, ?, ?)",
-	           "tttttti", t->hash, t->prefix, tenant, t->label,
-	           admin ? "admin,sandbox" : "sandbox", quota_text, (int64_t)t->created_ms);
+	r = db_token_insert(a->host->db,
+	                    &(struct db_token){.hash = t->hash,
+	                                       .prefix = t->prefix,
+	                                       .tenant = tenant,
+	                                       .label = t->label,
+	                                       .scopes = admin ? "admin,sandbox" : "sandbox",
+	                                       .quota = quota_text,
+	                                       .created_ms = t->created_ms},
+	                    e);
 	if (r < 0)
 		return r;
 	*ret = take_ptr(t);
@@ -270,7 +273,7 @@ int token_add(struct api *a, const char *tenant, const char *label, bool admin,
 int token_remove(struct api *a, struct token *t, struct err *e)
 {
 	struct token **at = &a->tokens[bucket_of(t->hash)];
-	int r = db_run(a->host->db, e, "DELETE FROM tokens WHERE hash = ?", "t", t->hash);
+	int r = db_token_delete(a->host->db, t->hash, e);
 
 	if (r < 0)
 		return r;

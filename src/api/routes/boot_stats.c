@@ -7,6 +7,7 @@
 #include "api/api_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "db/events.h"
 
 enum {
 	SAMPLES_MAX = 500,
@@ -24,11 +25,11 @@ struct samples {
 	size_t n;
 };
 
-static bool collect(void *arg, struct db_row *row)
+static bool collect(void *arg, const struct db_event *row)
 {
 	struct samples *all = arg;
 	struct sample *s = &all->s[all->n];
-	json_t *p = json_loads(db_text(row, 1), 0, NULL);
+	json_t *p = json_loads(row->payload, 0, NULL);
 	const char *mode = json_string_value(json_object_get(p, "boot_mode"));
 	const char *template = json_string_value(json_object_get(p, "template"));
 
@@ -36,8 +37,8 @@ static bool collect(void *arg, struct db_row *row)
 		s->ms = json_number_value(json_object_get(p, "boot_ms"));
 		snprintf(s->mode, sizeof(s->mode), "%s", mode ? mode : "");
 		snprintf(s->template, sizeof(s->template), "%s", template ? template : "");
-		snprintf(s->id, sizeof(s->id), "%s", db_text(row, 0));
-		s->at_ms = (uint64_t)db_int(row, 2);
+		snprintf(s->id, sizeof(s->id), "%s", row->sandbox_id);
+		s->at_ms = row->at_ms;
 		all->n++;
 	}
 	json_decref(p);
@@ -99,10 +100,8 @@ void boot_stats(struct call *c)
 		call_nomem(c);
 		return;
 	}
-	if (db_each(c->host->db, &e, collect, all,
-	            "SELECT sandbox_id, payload, at FROM events WHERE type = 'sandbox.running'"
-	            " AND tenant = ? ORDER BY seq DESC LIMIT 500",
-	            "t", c->tenant) < 0) {
+	if (db_events_of_type(c->host->db, c->tenant, "sandbox.running", SAMPLES_MAX, collect, all,
+	                      &e) < 0) {
 		call_error(c, &e);
 		return;
 	}

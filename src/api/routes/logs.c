@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "db/audit.h"
 
 enum {
 	LOG_SHOWN_MAX = 1 << 20, /* bytes of a console in one answer */
@@ -336,14 +337,14 @@ void events_all(struct call *c)
 
 /* ---- audit ---- */
 
-static bool audit_row(void *arg, struct db_row *row)
+static bool audit_row(void *arg, const struct db_audit *row)
 {
-	json_t *j = json_pack("{s:I, s:s, s:s, s:s, s:o, s:o, s:i, s:o}", "id",
-	                      (json_int_t)db_int(row, 0), "workspace", db_text(row, 1), "actor",
-	                      db_text(row, 2), "request_id", db_text(row, 3), "method",
-	                      json_text(db_text(row, 4), strlen(db_text(row, 4))), "path",
-	                      json_text(db_text(row, 5), strlen(db_text(row, 5))), "status",
-	                      (int)db_int(row, 6), "ts", show_time((uint64_t)db_int(row, 7)));
+	json_t *j =
+	    json_pack("{s:I, s:s, s:s, s:s, s:o, s:o, s:i, s:o}", "id", (json_int_t)row->seq,
+	              "workspace", row->tenant, "actor", row->actor, "request_id", row->request_id,
+	              "method", json_text(row->method, strlen(row->method)), "path",
+	              json_text(row->path, strlen(row->path)), "status", row->status, "ts",
+	              show_time(row->at_ms));
 
 	return json_array_append_new(arg, j) == 0;
 }
@@ -391,18 +392,8 @@ void audit_list(struct call *c)
 	if (!call_query_int(c, "limit", 200, 1, 1000, &limit))
 		goto out;
 	audit_flush(c->api);
-	if (c->admin)
-		r = db_each(
-		    c->host->db, &e, audit_row, list,
-		    "SELECT seq, tenant, actor, request_id, method, path, status, at FROM audit"
-		    " WHERE at >= ? ORDER BY seq DESC LIMIT ?",
-		    "ii", (int64_t)from, limit);
-	else
-		r = db_each(
-		    c->host->db, &e, audit_row, list,
-		    "SELECT seq, tenant, actor, request_id, method, path, status, at FROM audit"
-		    " WHERE at >= ? AND tenant = ? ORDER BY seq DESC LIMIT ?",
-		    "iti", (int64_t)from, c->tenant, limit);
+	r = db_audit_each(c->host->db, c->admin ? NULL : c->tenant, from, limit, audit_row, list,
+	                  &e);
 	if (r < 0)
 		call_error(c, &e);
 	else
