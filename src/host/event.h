@@ -6,7 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "db/db.h"
+#include "base/err.h"
+
+struct db;
 
 enum {
 	/* On record, of all sandboxes together; those of the network, of which a guest can make as

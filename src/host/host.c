@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/dict.h"
 #include "base/macro.h"
+#include "db/db.h"
 #include "host/host_internal.h"
 
 enum {

@@ -10,7 +10,6 @@
  */
 #pragma once
 #include "base/pool.h"
-#include "db/db.h"
 #include "host/event.h"
 #include "host/sandbox.h"
 #include "machine/machine.h"

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "db/db.h"
 #include "host/event.h"
 
 struct bed {
