@@ -5,8 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/utf8.h"
 #include "http/parse.h"
-#include "http/utf8.h"
 
 enum {
 	FIRST, /* the first boundary, to which the CR LF is not sent */

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "base/cleanup.h"
-#include "http/utf8.h"
+#include "base/utf8.h"
 
 static int hex_of(char c)
 {

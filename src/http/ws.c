@@ -7,8 +7,8 @@
 
 #include "base/cleanup.h"
 #include "base/macro.h"
+#include "base/utf8.h"
 #include "http/server_internal.h"
-#include "http/utf8.h"
 
 enum {
 	PING_MS = 20000,
@@ -115,9 +115,7 @@ void ws_close(struct ws *w, uint16_t code, const char *reason)
 
 	if (w->closing)
 		return;
-	n = MIN(n, (size_t)123);
-	while (n && !utf8_is_good(reason, n))
-		n--; /* not in the middle of a character */
+	n = n ? utf8_valid(reason, MIN(n, (size_t)123)) : 0; /* not the middle of a character */
 	if (wslay_event_queue_close(w->frames, code, (const uint8_t *)reason, n) != 0)
 		wslay_event_queue_close(w->frames, WSLAY_CODE_INTERNAL_SERVER_ERROR, NULL, 0);
 	flush(w);

@@ -287,7 +287,7 @@ static void read_end(void *arg, struct job *j, const struct job_end *end)
 	if (f->too_much && !end->e && !end->guest)
 		failed.guest = EFBIG;
 	if (file_job_over(f, &failed, "read")) {
-		bool text = utf8_valid(f->buf, f->n) == f->n && (!f->n || !memchr(f->buf, 0, f->n));
+		bool text = utf8_is_good(f->buf, f->n) && (!f->n || !memchr(f->buf, 0, f->n));
 
 		mcp_result(f->m,
 		           text ? json_stringn(f->n ? f->buf : "", f->n) : binary(f->buf, f->n),

@@ -31,7 +31,7 @@ json_t *json_text(const void *p, size_t n)
 	struct utf8 u = {0};
 	size_t len;
 
-	if (utf8_valid(p, n) == n)
+	if (utf8_is_good(p, n))
 		return json_stringn_nocheck(p, n);
 	text = malloc(UTF8_ROOM(n) + UTF8_ROOM(0));
 	if (!text)

@@ -5,7 +5,7 @@
  */
 #pragma once
 #include "api/api.h"
-#include "api/streams/utf8.h"
+#include "base/utf8.h"
 
 struct sse {
 	struct call *c; /* held */

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 #include "http/url.h"
-#include "http/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

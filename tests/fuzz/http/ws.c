@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/macro.h"
-#include "http/utf8.h"
+#include "base/utf8.h"
 #include "http/ws.h"
 #include "rig.h"
 

@@ -1,4 +1,4 @@
-#include "api/streams/utf8.h"
+#include "base/utf8.h"
 
 #include <string.h>
 

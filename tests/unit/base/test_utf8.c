@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "api/streams/utf8.h"
 #include "base/macro.h"
+#include "base/utf8.h"
 
 /* All of it in pieces of the given size, and the end. */
 static char *in_pieces(const char *p, size_t n, size_t piece)
@@ -28,6 +28,7 @@ static void good_text_stays_as_it_is_wherever_it_is_cut(void **state)
 	static const char text[] = "ascii, grüße, €uro, 𝄞 and 日本語; \x7f\x01 \xf4\x8f\xbf\xbf";
 
 	assert_int_equal(utf8_valid(text, strlen(text)), strlen(text));
+	assert_true(utf8_is_good(text, strlen(text)));
 	for (size_t piece = 1; piece <= strlen(text); piece++)
 		assert_string_equal(in_pieces(text, strlen(text), piece), text);
 }
@@ -57,6 +58,7 @@ static void what_is_not_text_is_replaced(void **state)
 		size_t n = strlen(cases[i].in);
 
 		assert_true(utf8_valid(cases[i].in, n) < n);
+		assert_false(utf8_is_good(cases[i].in, n));
 		for (size_t piece = 1; piece <= n; piece++)
 			assert_string_equal(in_pieces(cases[i].in, n, piece), cases[i].out);
 	}
