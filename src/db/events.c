@@ -2,6 +2,7 @@
  * db/events.c - the table events
  */
 #include "db/events.h"
+#include "base/macro.h"
 
 #include "db/db_internal.h"
 

@@ -10,6 +10,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/macro.h"
+#include "db/db.h"
+#include "db/db_internal.h"
 #include "host/host_internal.h"
 
 static void into_running(struct bed *b, struct sandbox *sb)

@@ -14,6 +14,8 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "db/db.h"
+#include "db/db_internal.h"
 #include "host/host_internal.h"
 
 enum machine { ALIVE, DEAD, NONE, MACHINES };

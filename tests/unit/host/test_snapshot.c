@@ -8,6 +8,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "db/db.h"
+#include "db/db_internal.h"
 #include "host/host_internal.h"
 
 struct names {
