@@ -1,6 +1,6 @@
 /*
  * host/hibernate.c - hibernate and wake
- * Shape as in host/lifecycle.c.
+ * Shape as in host/lifecycle_internal.h.
  */
 #include <errno.h>
 #include <stdio.h>

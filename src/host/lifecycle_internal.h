@@ -1,11 +1,14 @@
 /*
- * host/lifecycle_internal.h - what create, pause, resume, kill (life.c) and hibernate, wake
- * (sleep.c) share
+ * host/lifecycle_internal.h - an operation in the life of a sandbox
+ * What create, pause, resume, kill, hibernate and wake share. Each has the same shape: on record,
+ * then done on the pool, then on record again. What a crash leaves at any point between is what
+ * host/recover.c reads. Loop thread only, but for what says that it is for the pool.
  */
 #pragma once
 #include "host/host_internal.h"
+#include "host/start.h"
 
-/* One operation of life. */
+/* One operation. */
 struct life {
 	struct op op;
 	struct host *host;
@@ -30,6 +33,9 @@ void life_end(struct life *l, const struct err *e);
 
 /* work on the pool, then done on the loop; done alone, with l->r set, when that cannot be. */
 void life_run(struct life *l, void (*work)(void *arg), void (*done)(void *arg));
+
+/* As lifecycle_queue(), for the caller to queue. NULL: no memory, and done was told. */
+struct life *life_new(struct host *h, host_done *done, void *arg, void (*begin)(struct op *op));
 
 /* For the pool: the machine stands still, or goes on. */
 int machine_control(struct host *h, const char *id, bool pause, struct err *e);

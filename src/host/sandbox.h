@@ -66,7 +66,7 @@ struct sandbox_spec {
 	int64_t snapshots_keep, snapshots_max_age_s; /* host/retention.c; -1: the host's, 0: all */
 	unsigned disk_gb;                            /* at most that of the template; 0: that */
 	bool persistent;
-	bool checkpoints;                          /* one before every command: host/rewind.h */
+	bool checkpoints;                          /* one before every command: host/checkpoint.h */
 	json_t *metadata, *env, *egress, *volumes; /* objects, lists; NULL: none */
 };
 

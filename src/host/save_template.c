@@ -1,6 +1,6 @@
 /*
  * host/save_template.c - a template from a running sandbox
- * Shape as in host/lifecycle.c: the machine is sealed and saved on the pool, the description comes
+ * Shape as in host/lifecycle_internal.h: the machine is sealed and saved on the pool, the description comes
  * last.
  */
 #include <errno.h>

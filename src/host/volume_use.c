@@ -17,6 +17,10 @@
 #include "db/volumes.h"
 #include "host/volume_internal.h"
 
+enum {
+	SETTLE_MS = 2000, /* what a guest gets to write down what its volumes miss */
+};
+
 static const char *text(const json_t *item, const char *key)
 {
 	const char *s = json_string_value(json_object_get(item, key));
@@ -464,4 +468,27 @@ void volume_sweep(struct host *h)
 		         sb->id);
 		host_kill(h, sb, "its kernel has made a volume longer than it is", NULL, NULL);
 	}
+}
+
+void volume_freeze_all(struct host *h, const char *machine, const json_t *list)
+{
+	struct guest *g = NULL;
+	const json_t *item;
+	size_t i;
+
+	if (json_array_size(list) == 0 || machine_guest(&h->machines, machine, &g, NULL) < 0)
+		return;
+	guest_set_deadline(g, SETTLE_MS);
+	guest_sync(g, NULL); /* also where there is no fsfreeze */
+	json_array_foreach(list, i, item) {
+		const char *path = json_string_value(json_object_get(item, "path"));
+		char *argv[] = {"fsfreeze", "-f", (char *)path, NULL};
+		struct guest_exec x = {.argv = argv};
+		struct guest_exit end;
+
+		if (!json_is_true(json_object_get(item, "read_only")) &&
+		    guest_exec_wait(g, &x, &end, NULL) < 0)
+			break;
+	}
+	guest_free(g);
 }

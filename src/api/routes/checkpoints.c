@@ -6,6 +6,7 @@
 
 #include "api/api_internal.h"
 #include "base/clock.h"
+#include "host/checkpoint.h"
 #include "host/rewind.h"
 
 static json_t *show(const struct checkpoint *c)

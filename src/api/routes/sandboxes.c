@@ -8,8 +8,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/macro.h"
+#include "host/checkpoint.h"
 #include "host/network.h"
-#include "host/rewind.h"
 #include "http/url.h"
 
 /* ---- create ---- */

@@ -7,8 +7,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/macro.h"
+#include "host/checkpoint.h"
 #include "host/guest_link.h"
-#include "host/rewind.h"
 
 enum {
 	PATIENCE_MS = 10000, /* when the connection stays full so long, the caller hears of it */

@@ -1,5 +1,5 @@
 /*
- * host/sandbox_op.c: operations on a sandbox take turns, and the log tells who asked for each.
+ * host/op.c: operations on a sandbox take turns, and the log tells who asked for each.
  */
 #include <fcntl.h>
 #include <setjmp.h>

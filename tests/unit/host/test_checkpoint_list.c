@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "host/rewind.h"
+#include "host/checkpoint.h"
 
 /* A history of n steps, thinned after each as the daemon does. Returns how many are left. */
 static size_t live(uint64_t n, uint64_t kept[512])

@@ -1,0 +1,118 @@
+/*
+ * host/pause.c - a machine stands still, and goes on
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/macro.h"
+#include "host/lifecycle_internal.h"
+
+int machine_control(struct host *h, const char *id, bool pause, struct err *e)
+{
+	AUTO(engine_machine_fini) struct engine_machine m = ENGINE_MACHINE_EMPTY;
+	int r = machine_adopt(&h->machines, id, &m, e);
+
+	if (r == 0)
+		r = (pause ? h->engines->pause : h->engines->resume)(h->engines, &m, e);
+	return r;
+}
+
+static void pause_work(void *arg)
+{
+	struct life *l = arg;
+
+	l->r = machine_control(l->host, l->job.machine, true, &l->err);
+	fault_at("pause.done");
+}
+
+static void pause_done(void *arg)
+{
+	struct life *l = arg;
+	struct sandbox *sb = l->op.sb;
+
+	if (l->r < 0) {
+		if (sb->state == SANDBOX_PAUSED && sandbox_enter(sb, SANDBOX_RUNNING, NULL) < 0)
+			sb->state = SANDBOX_RUNNING;
+		life_end(l, &l->err);
+		return;
+	}
+	event_emit(&l->host->events, sb->tenant, sb->id, "sandbox.paused", NULL);
+	life_end(l, NULL);
+}
+
+static void pause_begin(struct op *op)
+{
+	struct life *l = (struct life *)op;
+	struct sandbox *sb = op->sb;
+	struct err e;
+
+	if (sb->state == SANDBOX_PAUSED) {
+		life_end(l, NULL);
+		return;
+	}
+	if (sb->state == SANDBOX_HIBERNATED)
+		err_set(&e, EBUSY, "conflict", "sandbox %s is hibernated: it runs nothing to pause",
+		        sb->id);
+	else if (sandbox_need_running(sb, &e) == 0 && sandbox_enter(sb, SANDBOX_PAUSED, &e) == 0) {
+		start_job_name(&l->job, sb);
+		life_run(l, pause_work, pause_done);
+		return;
+	}
+	life_end(l, &e);
+}
+
+void host_pause(struct host *h, struct sandbox *sb, host_done *done, void *arg)
+{
+	life_queue(h, sb, "pause", pause_begin, done, arg);
+}
+
+static void resume_work(void *arg)
+{
+	struct life *l = arg;
+
+	l->r = machine_control(l->host, l->job.machine, false, &l->err);
+	fault_at("resume.done");
+}
+
+static void resume_done(void *arg)
+{
+	struct life *l = arg;
+	struct sandbox *sb = l->op.sb;
+
+	if (l->r == 0 && sb->state == SANDBOX_PAUSED)
+		l->r = sandbox_enter(sb, SANDBOX_RUNNING, &l->err);
+	else if (l->r == 0)
+		l->r = sandbox_need_running(sb, &l->err); /* it died meanwhile */
+	if (l->r == 0)
+		event_emit(&l->host->events, sb->tenant, sb->id, "sandbox.resumed", NULL);
+	host_touch(l->host, sb);
+	life_end(l, l->r < 0 ? &l->err : NULL);
+}
+
+static void resume_begin(struct op *op)
+{
+	struct life *l = (struct life *)op;
+	struct sandbox *sb = op->sb;
+	struct err e;
+
+	if (sb->state == SANDBOX_PAUSED) {
+		start_job_name(&l->job, sb);
+		life_run(l, resume_work, resume_done);
+	} else if (sb->state == SANDBOX_HIBERNATED) {
+		err_set(&e, EBUSY, "conflict", "sandbox %s is hibernated, not paused: wake it",
+		        sb->id);
+		life_end(l, &e);
+	} else {
+		life_end(l, sandbox_need_running(sb, &e) < 0 ? &e : NULL);
+	}
+}
+
+void host_resume(struct host *h, struct sandbox *sb, host_done *done, void *arg)
+{
+	life_queue(h, sb, "resume", resume_begin, done, arg);
+}
