@@ -830,6 +830,7 @@ void bed_check_leftovers(struct bed *b)
 	unsigned alive = 0, asleep = 0, failed = 0;
 	char path[120];
 
+	host_fill_spare(b->host); /* what a failure has used up comes with the next sweep only */
 	bed_until(b, at_peace(b) && !pool_busy(b->host->pool));
 	for (struct sandbox *sb = b->host->newest; sb; sb = sb->next) {
 		sandbox_check(sb);
