@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -232,6 +233,7 @@ static void one_whose_files_are_damaged_sleeps_on_and_says_so(void **state)
 
 	assert_int_equal(bed_hibernate(b, sb), 0);
 	snprintf(path, sizeof(path), "%s/store/snapshots/hib-%s/state", b->data_dir, sb->id);
+	assert_int_equal(chmod(path, 0600), 0);
 	assert_int_equal(truncate(path, 3), 0);
 	assert_true(bed_wake_up(b, sb) < 0);
 	assert_int_equal(sb->state, SANDBOX_HIBERNATED);
