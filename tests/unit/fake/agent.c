@@ -100,11 +100,19 @@ static void frame_data(struct agent_conn *c, uint32_t stream, uint8_t chan, cons
 	buf_add(&c->out, p, n);
 }
 
-static void frame_end(struct agent_conn *c, uint32_t stream, int err, const char *text)
+static void frame_end_why(struct agent_conn *c, uint32_t stream, int err, enum wire_reason reason,
+                          const char *text)
 {
-	struct wire_end m = {.err = (uint32_t)err, .text = wire_str(text ? text : "")};
+	struct wire_end m = {.err = (uint32_t)err,
+	                     .text = wire_str(text ? text : ""),
+	                     .reason = reason};
 
 	frame_send(c, stream, WIRE_END, 0, &m);
+}
+
+static void frame_end(struct agent_conn *c, uint32_t stream, int err, const char *text)
+{
+	frame_end_why(c, stream, err, WIRE_REASON_NONE, text);
 }
 
 /* ---- streams ---- */
@@ -329,13 +337,14 @@ static void exec_request(struct fake_agent *a, struct agent_conn *c, const struc
 	int r = 0;
 
 	if (!t || !tree_find(t, rest)) {
-		frame_end(c, h->stream, ENOENT, "cannot enter directory");
+		frame_end_why(c, h->stream, ENOENT, WIRE_REASON_DIRECTORY,
+		              "cannot enter directory");
 		exec_free(a, x);
 		return;
 	}
 	r = exec_run(a, x, m);
 	if (r < 0) {
-		frame_end(c, h->stream, -r, "cannot start program");
+		frame_end_why(c, h->stream, -r, WIRE_REASON_PROGRAM, "cannot start program");
 		exec_free(a, x);
 		return;
 	}

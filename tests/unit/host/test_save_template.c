@@ -117,7 +117,8 @@ static void one_that_cannot_be_saved_leaves_nothing(void **state)
 	assert_int_equal(bed_volume_create(b, "data", 16), 0);
 	assert_int_equal(bed_volume_attach(b, sb, "data", "/data", false), 0);
 	assert_int_equal(bed_template_save(b, sb, "mine", false), -EINVAL);
-	assert_string_equal(b->err.kind, "bad_request"); /* its sandboxes would not have the volume */
+	assert_string_equal(b->err.kind,
+	                    "bad_request"); /* its sandboxes would not have the volume */
 	bed_check_leftovers(b);
 }
 
@@ -152,8 +153,9 @@ static void another_kernel_bakes_it_again_from_its_disk(void **state)
 	assert_non_null(copy);
 	assert_string_equal(bed_read(b, copy, "/work/note"), "on disk");
 	assert_recalls(copy, 5, ""); /* what ran in it does not */
-	assert_non_null(json_object_get(
-	    template_find(b->host->depot.templates, "t", "mine", NULL)->doc, "rebaked"));
+	assert_non_null(
+	    json_object_get(template_find(b->host->depot.templates, "t", "mine", NULL)->doc,
+	                    "rebaked"));
 	bed_check_leftovers(b);
 }
 
