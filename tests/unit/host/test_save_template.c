@@ -32,7 +32,7 @@ static void its_sandboxes_start_where_the_other_one_was(void **state)
 		copy = create_from(b, "mine");
 		assert_non_null(copy);
 		assert_string_equal(copy->spec.template, "mine");
-		assert_int_equal(copy->memory_mb, sb->memory_mb);
+		assert_int_equal(copy->memory_mb, BED_MEMORY_MB);
 		assert_recalls(copy, 5, "installed");
 		assert_string_equal(bed_read(b, copy, "/work/note"), "installed, too");
 		bed_check_leftovers(b);
