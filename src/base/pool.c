@@ -22,6 +22,8 @@ struct pool {
 	unsigned busy; /* loop thread only, as is what lets it grow: */
 	unsigned max;
 	void (*drop)(void *arg);
+	void (*idle)(void *arg);
+	void *idle_arg;
 	struct loop_timer patience;
 	uint64_t ended_then; /* how many had ended when we last looked */
 	atomic_uint refs; /* the owner's, and one per job: done may be called after pool_free() */
@@ -48,19 +50,14 @@ static void unref(struct pool *p)
 	free(p);
 }
 
-static void job_free(struct job *j)
-{
-	unref(j->pool);
-	free(j);
-}
-
 static void job_drop(struct loop_post *post)
 {
 	struct job *j = (struct job *)post;
 
 	if (j->pool->drop)
 		j->pool->drop(j->arg);
-	job_free(j);
+	unref(j->pool);
+	free(j);
 }
 
 static void job_done(struct loop_post *post)
@@ -68,8 +65,11 @@ static void job_done(struct loop_post *post)
 	struct job j = *(struct job *)post;
 
 	j.pool->busy--; /* before: the last one may want to see that nothing is left */
-	job_free((struct job *)post);
+	free(post);
 	j.done(j.arg);
+	if (!j.pool->busy && j.pool->idle)
+		j.pool->idle(j.pool->idle_arg);
+	unref(j.pool);
 }
 
 /* The next job, once there is one; NULL: this thread is not needed. Called with the lock held. */
@@ -222,6 +222,12 @@ int pool_submit(struct pool *p, void (*work)(void *arg), void (*done)(void *arg)
 	return 0;
 }
 
+void pool_on_idle(struct pool *p, void (*idle)(void *arg), void *arg)
+{
+	p->idle = idle;
+	p->idle_arg = arg;
+}
+
 unsigned pool_busy(const struct pool *p)
 {
 	return p->busy;
@@ -232,6 +238,7 @@ void pool_free(struct pool *p)
 	if (!p)
 		return;
 	loop_timer_clear(p->loop, &p->patience);
+	p->idle = NULL;
 	pthread_mutex_lock(&p->lock);
 	p->ending = true; /* what is queued is still worked off: that was the promise */
 	pthread_cond_broadcast(&p->more);

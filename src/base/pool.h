@@ -29,6 +29,9 @@ int pool_submit(struct pool *p, void (*work)(void *arg), void (*done)(void *arg)
  */
 void pool_on_drop(struct pool *p, void (*drop)(void *arg));
 
+/* idle(arg) on the loop, each time when all that was submitted is done, and told. NULL: no more. */
+void pool_on_idle(struct pool *p, void (*idle)(void *arg), void *arg);
+
 /* How many were submitted and are not done. */
 unsigned pool_busy(const struct pool *p);
 

@@ -246,7 +246,7 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 
 struct drain {
 	struct host *host;
-	struct loop_timer timer;
+	struct loop_defer look;
 	void (*done)(void *arg);
 	void *arg;
 };
@@ -255,16 +255,24 @@ static void drain_look(void *arg)
 {
 	struct drain *d = arg;
 	struct host *h = d->host;
-	bool busy = pool_busy(h->pool) > 0;
 
-	for (struct sandbox *sb = h->newest; sb && !busy; sb = sb->next)
-		busy = sb->ops != NULL;
-	if (busy) {
-		loop_timer_set(h->loop, &d->timer, mono_ms() + 5);
-		return;
-	}
+	if (pool_busy(h->pool) > 0)
+		return; /* host_quieter() when that is done */
+	for (struct sandbox *sb = h->newest; sb; sb = sb->next)
+		if (sb->ops)
+			return; /* likewise, when they have ended */
+	pool_on_idle(h->pool, NULL, NULL);
+	h->drain = NULL;
 	d->done(d->arg);
 	free(d);
+}
+
+void host_quieter(void *host)
+{
+	struct host *h = host;
+
+	if (h->drain)
+		loop_defer(h->loop, &h->drain->look);
 }
 
 void host_drain(struct host *h, void (*done)(void *arg), void *arg)
@@ -278,8 +286,10 @@ void host_drain(struct host *h, void (*done)(void *arg), void *arg)
 		return;
 	}
 	*d = (struct drain){.host = h, .done = done, .arg = arg};
-	d->timer = (struct loop_timer){.fn = drain_look, .arg = d};
-	loop_timer_set(h->loop, &d->timer, mono_ms());
+	d->look = (struct loop_defer){.fn = drain_look, .arg = d};
+	h->drain = d;
+	pool_on_idle(h->pool, host_quieter, h);
+	host_quieter(h);
 }
 
 void host_close(struct host *h)
@@ -287,6 +297,9 @@ void host_close(struct host *h)
 	if (!h)
 		return;
 	h->depot.closing = true;
+	if (h->drain)
+		loop_defer_cancel(h->loop, &h->drain->look);
+	free(take_ptr(h->drain));
 	if (h->pool)
 		pool_free(h->pool);
 	host_drop_spare(h);

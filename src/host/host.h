@@ -82,6 +82,7 @@ struct host {
 	struct host_spare *spare;          /* ids with a process made ahead */
 	unsigned nspare, preparing;
 	struct loop_timer sweep;
+	struct drain *drain; /* NULL: we are not about to end */
 };
 
 /* Opens the data directory, adopts what runs, finishes or undoes what a crash left, and logs what

@@ -42,6 +42,8 @@ void sandbox_schedule(struct sandbox *sb);
 struct sandbox *sandbox_new(struct host *h, const char *tenant, const struct sandbox_spec *spec);
 int host_add(struct host *h, struct sandbox *sb);   /* into the books; -ENOMEM, -EEXIST */
 void host_drop(struct host *h, struct sandbox *sb); /* out of the books, and freed */
+/* An operation or the pool's work has ended: host_drain() may be over. The host, as a void *. */
+void host_quieter(void *host);
 
 /* The store, as one in which what is copied is compressed or not. Its fds are the host's. */
 static inline struct snapshot_store store_as(const struct host *h, bool compressed)

@@ -82,6 +82,7 @@ void op_end(struct op *op)
 	          sb->id, op->request[0] ? op->request : "-", sandbox_state_record(sb->state),
 	          (unsigned long long)(mono_ms() - op->began_ms));
 	sb->ops = op->next;
+	host_quieter(sb->host);
 	if (sb->ops)
 		op_begin(sb->ops);
 	else if (sb->state == SANDBOX_KILLING && sb->pid == 0)

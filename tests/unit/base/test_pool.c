@@ -174,6 +174,36 @@ static void who_wants_to_know_is_told_what_the_loop_drops(void **state)
 	assert_int_equal(done, 0);
 }
 
+static void on_idle(void *arg)
+{
+	assert_int_equal(pool_busy(pool), 0);
+	assert_int_equal(done, JOBS); /* the last one was told before */
+	++*(unsigned *)arg;
+	loop_stop(loop);
+}
+
+static void on_one_more(void *arg)
+{
+	done++;
+}
+
+static void who_waits_for_peace_is_told_each_time_when_all_is_done(void **state)
+{
+	unsigned idle = 0;
+
+	assert_int_equal(pool_new(loop, 3, &pool), 0);
+	pool_on_idle(pool, on_idle, &idle);
+	for (unsigned round = 1; round <= 2; round++) {
+		done = 0;
+		for (int i = 0; i < JOBS; i++)
+			assert_int_equal(pool_submit(pool, do_nothing, on_one_more, NULL), 0);
+		while (idle < round)
+			assert_int_equal(loop_run(loop), 0);
+	}
+	assert_int_equal(idle, 2);
+	pool_free(pool);
+}
+
 static unsigned in_order[JOBS], next;
 
 static void note_order(void *arg)
@@ -292,6 +322,8 @@ int main(void)
 	                                    teardown),
 	    cmocka_unit_test_setup_teardown(who_wants_to_know_is_told_what_the_loop_drops, setup,
 	                                    teardown),
+	    cmocka_unit_test_setup_teardown(who_waits_for_peace_is_told_each_time_when_all_is_done,
+	                                    setup, teardown),
 	    cmocka_unit_test_setup_teardown(one_thread_works_in_order, setup, teardown),
 	    cmocka_unit_test_setup_teardown(work_that_never_ends_holds_nobody_up, setup, teardown),
 	    cmocka_unit_test_setup_teardown(it_grows_only_so_far, setup, teardown),

@@ -301,6 +301,40 @@ static void a_host_that_closes_takes_no_more(void **state)
 	b->host->depot.closing = false;
 }
 
+struct drained {
+	struct bed *bed;
+	bool done;
+};
+
+static void drained(void *arg)
+{
+	struct drained *d = arg;
+
+	d->done = true;
+	bed_wake(d->bed);
+}
+
+static void a_host_that_closes_waits_for_what_has_begun(void **state)
+{
+	struct bed *b = *state;
+	struct sandbox *sb = bed_create_plain(b);
+	struct bed_answer first = {.bed = b}, second = {.bed = b};
+	struct drained d = {.bed = b};
+
+	fake_close(b->fake, FAKE_CALL_SNAPSHOT);
+	host_hibernate(b->host, sb, bed_answered, &first);
+	host_pause(b->host, sb, bed_answered, &second); /* which waits for its turn */
+	bed_until(b, fake_waiting(b->fake, FAKE_CALL_SNAPSHOT) == 1);
+	host_drain(b->host, drained, &d);
+	assert_false(d.done);
+	fake_open(b->fake, FAKE_CALL_SNAPSHOT);
+	bed_until(b, d.done);
+	assert_true(first.done && second.done);
+	assert_null(sb->ops);
+	assert_int_equal(pool_busy(b->host->pool), 0);
+	b->host->depot.closing = false;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -322,6 +356,7 @@ int main(void)
 	    bed_test(a_guest_that_does_not_say_how_large_its_disk_is_is_undone),
 	    bed_test(with_no_network_it_has_no_address),
 	    bed_test(a_host_that_closes_takes_no_more),
+	    bed_test(a_host_that_closes_waits_for_what_has_begun),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
