@@ -9,6 +9,7 @@
 
 #include "api/api_internal.h"
 #include "api/json_in.h"
+#include "api/routes/routes.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "db/settings.h"

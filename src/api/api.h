@@ -16,8 +16,8 @@ enum {
 };
 
 enum api_scope {
-	SCOPE_NONE, /* no token needed */
-	SCOPE_SANDBOX,
+	SCOPE_SANDBOX, /* the first: a route whose scope was forgotten is not open to everybody */
+	SCOPE_NONE,    /* no token needed */
 	SCOPE_ADMIN,
 };
 
@@ -165,62 +165,6 @@ int api_first_token(struct api *a, char ret[64], struct err *e);
 /* /openapi.json and the reference page, from the table. Caller owns. */
 json_t *api_openapi(void);
 char *api_reference(void);
-
-/* ---- handlers, one file per tag; routes.c names them ---- */
-typedef void handler(struct call *c);
-/* sandboxes.c */
-handler sandbox_create, sandbox_list, sandbox_get, sandbox_delete;
-handler sandbox_pause, sandbox_resume, sandbox_hibernate, sandbox_wake;
-handler sandbox_lifecycle, sandbox_set_lifecycle, sandbox_metrics;
-handler sandbox_egress, sandbox_set_egress;
-handler sandbox_fork, sandbox_fork_tree, sandbox_promote;
-/* diff.c */
-handler sandbox_diff, sandbox_merge;
-/* race.c */
-handler sandbox_race;
-/* parcel.c */
-handler snapshot_export, snapshot_import;
-/* rewind.c */
-handler checkpoint_create, checkpoint_list, checkpoint_remove, sandbox_rewind;
-/* snapshots.c */
-handler snapshot_create, snapshot_list, snapshot_get, snapshot_remove;
-/* exec.c */
-handler exec_run, exec_stream;
-/* execs.c: detached ones */
-handler execs_start, execs_list, execs_get, execs_output;
-handler execs_stdin, execs_signal;
-/* terminal.c */
-handler terminal_pty, terminal_ssh, terminal_exec_ws;
-/* files.c */
-handler file_read, file_write, file_delete, file_dir, file_stat;
-handler file_mkdir, file_rename, file_chmod, file_symlink;
-handler file_watch;
-/* logs.c */
-handler logs_get, events_sandbox, events_all, audit_list;
-handler boot_stats;
-/* repl.c */
-handler repl_once, repl_languages, repl_create, repl_list;
-handler repl_run, repl_run_stream, repl_interrupt, repl_delete;
-/* ports.c, proxy.c */
-handler ports_list, ports_declare, ports_remove, preview_token;
-handler proxy_port, proxy_signed;
-/* tunnel.c */
-handler tunnel_port, tunnel_ssh;
-/* volumes.c */
-handler volumes_create, volumes_list, volumes_get, volumes_resize, volumes_delete;
-handler volume_snapshots_create, volume_snapshots_list;
-handler sandbox_volumes_list, sandbox_volumes_attach, sandbox_volumes_detach;
-/* templates.c */
-handler templates_list, templates_get, templates_delete, sandbox_save_template;
-/* builds.c */
-handler templates_build, builds_list, builds_get, builds_delete, builds_logs;
-/* tokens.c */
-handler me_get, tokens_list, tokens_create, tokens_delete;
-/* meta.c */
-handler meta_health, meta_version, meta_metrics, meta_openapi;
-handler meta_reference;
-/* mcp.c */
-handler mcp_sandbox, mcp_all;
 
 /* A preview host name ("8000-<id>.<suffix>")? Then the proxy answers and true comes back. */
 bool proxy_by_host(struct api *a, struct http_req *r);

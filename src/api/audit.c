@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/macro.h"

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
 #include "base/io.h"

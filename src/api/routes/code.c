@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "api/routes/routes.h"
 #include "api/streams/cell.h"
 #include "api/streams/exec.h"
 #include "api/streams/output.h"

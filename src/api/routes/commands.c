@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/routes/routes.h"
 #include "api/streams/exec.h"
 #include "api/streams/output.h"
 #include "api/streams/sse.h"

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/routes/detached.h"
+#include "api/routes/routes.h"
 #include "api/streams/body.h"
 #include "api/streams/exec.h"
 #include "api/streams/job.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 #include "base/cleanup.h"
 #include "host/diff.h"
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/routes/files.h"
+#include "api/routes/routes.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
 #include "base/macro.h"

@@ -2,6 +2,7 @@
  * api/routes/files.c - files of a sandbox: read and written as streams of any size
  */
 #include "api/routes/files.h"
+#include "api/routes/routes.h"
 
 #include <inttypes.h>
 #include <limits.h>

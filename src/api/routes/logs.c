@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
 #include "base/clock.h"

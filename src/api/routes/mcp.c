@@ -2,6 +2,7 @@
  * api/routes/mcp.c - the Model Context Protocol: JSON-RPC over POST, one message at a time
  */
 #include "api/routes/mcp.h"
+#include "api/routes/routes.h"
 
 #include <errno.h>
 #include <string.h>

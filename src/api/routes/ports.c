@@ -2,6 +2,7 @@
  * api/routes/ports.c - ports of a sandbox: those somebody named, and those something listens on
  */
 #include "api/routes/ports.h"
+#include "api/routes/routes.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -11,6 +11,7 @@
 
 #include "api/routes/ports.h"
 #include "api/routes/preview_link.h"
+#include "api/routes/routes.h"
 #include "api/streams/job.h"
 #include "base/cleanup.h"
 #include "base/macro.h"

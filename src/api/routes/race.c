@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 #include "api/streams/exec.h"
 #include "base/clock.h"
 #include "base/uuid.h"

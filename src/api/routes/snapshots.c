@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 
 json_t *snapshot_json(const struct host_snapshot *s)
 {

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 #include "base/macro.h"
 
 static json_int_t image_size(const struct template *t)

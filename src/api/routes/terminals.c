@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/json_in.h"
+#include "api/routes/routes.h"
 #include "api/streams/exec.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"

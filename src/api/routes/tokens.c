@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 #include "host/volume.h"
 
 static json_t *scopes(bool admin)

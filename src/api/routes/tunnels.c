@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "api/routes/ports.h"
+#include "api/routes/routes.h"
 #include "api/streams/exec.h"
 #include "api/streams/job.h"
 #include "base/cleanup.h"

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 
 /* Who has it? A fork's private copy is not it. */
 static json_t *mounted_by(struct call *c, const char *name)

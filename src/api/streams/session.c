@@ -1,4 +1,5 @@
 #include "api/streams/session.h"
+#include "api/routes/routes.h"
 
 #include <inttypes.h>
 #include <signal.h>
