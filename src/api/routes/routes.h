@@ -53,7 +53,7 @@ handler file_dir, file_watch;
 /* routes/code.c */
 handler repl_once, repl_languages, repl_run, repl_run_stream;
 
-/* streams/session.c */
+/* routes/sessions.c */
 handler repl_create, repl_list, repl_interrupt, repl_delete;
 
 /* routes/ports.c */

@@ -1,5 +1,4 @@
 #include "api/streams/session.h"
-#include "api/routes/routes.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -20,15 +19,14 @@ enum {
 };
 
 /* It is as the bake has left it. */
-static bool untouched(const struct session *s)
+static bool session_untouched(const struct session *s)
 {
 	return s->out_to <= SPARE_SAID_MAX;
 }
 
-/* A Python that the bake has left for whoever wants the first one, and nobody has had yet. */
-static bool spare(const struct session *s)
+bool session_spare(const struct session *s)
 {
-	return strcmp(s->id, TEMPLATE_SPARE_SESSION) == 0 && untouched(s);
+	return strcmp(s->id, TEMPLATE_SPARE_SESSION) == 0 && session_untouched(s);
 }
 
 /* ---- finding sessions ---- */
@@ -52,14 +50,14 @@ static void finding_seen(void *arg, const struct wire_exec_info *m)
 		f->list[f->n++] = s;
 }
 
-static void make_default(struct call *c, struct sandbox *sb, session_found *then);
-static bool take(struct call *c, struct sandbox *sb, const struct session *s, session_found *then);
+static void session_make_default(struct call *c, struct sandbox *sb, session_found *then);
 
 /* The default session of a python template was there before the sandbox, and its variables were
  * not. */
 static bool lacks_variables(const struct finding *f, const struct sandbox *sb)
 {
-	return f->make && f->n == 1 && untouched(&f->list[0]) && json_object_size(sb->spec.env) > 0;
+	return f->make && f->n == 1 && session_untouched(&f->list[0]) &&
+	       json_object_size(sb->spec.env) > 0;
 }
 
 static void finding_done(void *arg, const struct err *e)
@@ -74,12 +72,12 @@ static void finding_done(void *arg, const struct err *e)
 		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
 	else if (!c->req)
 		; /* nobody waits any more */
-	else if (lacks_variables(f, sb) && take(c, sb, &f->list[0], f->found))
+	else if (lacks_variables(f, sb) && session_take(c, sb, &f->list[0], f->found))
 		; /* and goes on when it has them */
 	else if (!f->sid || f->n)
 		f->found(c, sb, f->list, f->n);
 	else if (f->make && sb->runner && strcmp(sb->runner, "python") == 0)
-		make_default(c, sb, f->found);
+		session_make_default(c, sb, f->found);
 	else
 		call_fail(c, ESRCH, "session_not_found",
 		          "session not found: make one with POST .../repl/sessions");
@@ -104,7 +102,7 @@ void session_find(struct call *c, const char *sid, bool make, session_found *fou
 		finding_done(f, &e);
 }
 
-static json_t *show_session(const struct sandbox *sb, const struct session *s)
+json_t *session_json(const struct sandbox *sb, const struct session *s)
 {
 	json_t *j = json_object();
 
@@ -115,21 +113,6 @@ static json_t *show_session(const struct sandbox *sb, const struct session *s)
 	json_object_set_new(j, "created_at",
 	                    show_time(s->created_ms ? s->created_ms : sb->created_ms));
 	return j;
-}
-
-static void list_found(struct call *c, struct sandbox *sb, struct session *list, size_t n)
-{
-	json_t *rows = json_array();
-
-	for (size_t i = 0; i < n; i++)
-		if (!spare(&list[i]))
-			json_array_append_new(rows, show_session(sb, &list[i]));
-	call_json(c, 200, rows);
-}
-
-void repl_list(struct call *c)
-{
-	session_find(c, NULL, false, list_found);
 }
 
 /* ---- a new session ---- */
@@ -181,7 +164,7 @@ static void first_end(void *arg, const struct err *e, int exit, bool timed_out, 
 		          "has %s",
 		          n->words, n->s.language);
 	else
-		call_json(c, 201, show_session(sb, &n->s));
+		call_json(c, 201, session_json(sb, &n->s));
 	creating_free(n);
 }
 
@@ -243,8 +226,8 @@ static void creating_data(void *arg, bool err, const void *p, size_t n)
 {
 }
 
-static void create(struct call *c, struct sandbox *sb, const struct creating *wish,
-                   const char *const *program)
+static void creating_begin(struct call *c, struct sandbox *sb, const struct creating *wish,
+                           const char *const *program)
 {
 	static const struct exec_ops ops = {.started = creating_started,
 	                                    .data = creating_data,
@@ -276,15 +259,15 @@ static void create(struct call *c, struct sandbox *sb, const struct creating *wi
 	n->c = call_hold(c);
 }
 
-static void make_default(struct call *c, struct sandbox *sb, session_found *then)
+static void session_make_default(struct call *c, struct sandbox *sb, session_found *then)
 {
 	static const char *const program[2] = {"python3", "/usr/lib/panda/repl.py"};
 	struct creating wish = {.s = {.id = "default", .language = "python"}, .then = then};
 
-	create(c, sb, &wish, program);
+	creating_begin(c, sb, &wish, program);
 }
 
-static void create_anew(struct call *c, struct sandbox *sb, const struct language *l)
+void session_make(struct call *c, struct sandbox *sb, const struct language *l)
 {
 	struct creating wish = {0};
 	uint64_t random = 0;
@@ -293,7 +276,7 @@ static void create_anew(struct call *c, struct sandbox *sb, const struct languag
 		random = mono_ns();
 	snprintf(wish.s.id, sizeof(wish.s.id), "%016" PRIx64, random);
 	wish.s.language = l->names[0];
-	create(c, sb, &wish, l->stays);
+	creating_begin(c, sb, &wish, l->stays);
 }
 
 /* ---- the spare one ---- */
@@ -302,7 +285,7 @@ static void create_anew(struct call *c, struct sandbox *sb, const struct languag
  * As code: __panda_take__() of repl.py gives the interpreter this environment and directory. It
  * works once, so of two who want the spare at the same time one gets an error.
  */
-static char *take_code(struct call *c, const struct sandbox *sb)
+static char *session_take_code(struct call *c, const struct sandbox *sb)
 {
 	struct template *t =
 	    template_find(c->host->depot.templates, sb->tenant, sb->spec.template, NULL);
@@ -326,7 +309,7 @@ static char *take_code(struct call *c, const struct sandbox *sb)
 	return code;
 }
 
-static void taken(void *arg, const struct err *e, int exit, bool timed_out, uint64_t ms)
+static void session_taken(void *arg, const struct err *e, int exit, bool timed_out, uint64_t ms)
 {
 	struct creating *n = arg;
 	struct call *c = n->c;
@@ -336,25 +319,23 @@ static void taken(void *arg, const struct err *e, int exit, bool timed_out, uint
 	if (!sb)
 		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
 	else if (!e && !exit)
-		call_json(c, 201, show_session(sb, &n->s));
+		call_json(c, 201, session_json(sb, &n->s));
 	else if (c->req)
-		create_anew(c, sb, language_of(c, true));
+		session_make(c, sb, language_of(c, true));
 	creating_free(n);
 }
 
-/* then NULL: 201 is the answer, and if it was somebody else's by then, a new one. False: it cannot
- * be had. */
-static bool take(struct call *c, struct sandbox *sb, const struct session *s, session_found *then)
+bool session_take(struct call *c, struct sandbox *sb, const struct session *s, session_found *then)
 {
 	static const struct cell_ops ops = {.output = first_output,
 	                                    .result = first_result,
 	                                    .error = first_result,
-	                                    .end = taken};
+	                                    .end = session_taken};
 	static const struct cell_ops on = {.output = first_output,
 	                                   .result = first_result,
 	                                   .error = first_result,
 	                                   .end = first_end};
-	autofree char *code = take_code(c, sb);
+	autofree char *code = session_take_code(c, sb);
 	struct creating *n = code ? calloc(1, sizeof(*n)) : NULL;
 	struct err e;
 
@@ -371,77 +352,4 @@ static bool take(struct call *c, struct sandbox *sb, const struct session *s, se
 	n->c = call_hold(c);
 	call_on_gone(c, creating_gone, n);
 	return true;
-}
-
-static void create_found(struct call *c, struct sandbox *sb, struct session *list, size_t have)
-{
-	const struct language *l = language_of(c, true);
-	const struct session *left = NULL;
-
-	if (!l)
-		return;
-	for (size_t i = 0; i < have; i++)
-		if (spare(&list[i]))
-			left = &list[i];
-	if (have - (left != NULL) >= SESSIONS_MAX) {
-		call_fail(c, EAGAIN, "too_many",
-		          "a sandbox may have %d sessions: delete one that is not needed",
-		          SESSIONS_MAX);
-		return;
-	}
-	if (!left || strcmp(l->names[0], left->language) != 0 || !take(c, sb, left, NULL))
-		create_anew(c, sb, l);
-}
-
-void repl_create(struct call *c)
-{
-	if (language_of(c, true))
-		session_find(c, NULL, false, create_found);
-}
-
-/* ---- signals ---- */
-
-static void signalled(void *arg, struct job *j, const struct job_end *end)
-{
-	struct call *c = arg;
-
-	if (!end->e && (!end->guest || end->guest == ESRCH))
-		call_empty(c, 204);
-	else
-		job_fail(c, end, "cannot reach the interpreter");
-	call_drop(c);
-}
-
-static void send_signal(struct call *c, struct sandbox *sb, uint64_t exec, int signo,
-                        uint32_t flags)
-{
-	static const struct job_ops ops = {.end = signalled};
-	struct err e;
-
-	if (job_start(c->host, sb, WIRE_SIGNAL,
-	              &(struct wire_signal){.id = exec, .signo = (uint32_t)signo, .flags = flags},
-	              &ops, c, &e))
-		call_hold(c);
-	else
-		call_error(c, &e);
-}
-
-static void interrupt_found(struct call *c, struct sandbox *sb, struct session *list, size_t n)
-{
-	send_signal(c, sb, list[0].exec, SIGINT, WIRE_SIGNAL_LEADER);
-}
-
-static void delete_found(struct call *c, struct sandbox *sb, struct session *list, size_t n)
-{
-	send_signal(c, sb, list[0].exec, SIGKILL, WIRE_SIGNAL_TREE);
-}
-
-void repl_interrupt(struct call *c)
-{
-	session_find(c, c->param[1], false, interrupt_found);
-}
-
-void repl_delete(struct call *c)
-{
-	session_find(c, c->param[1], false, delete_found);
 }

@@ -1,5 +1,6 @@
 /*
- * api/streams/session.h - interpreters that stay: finding them, making them, ending them
+ * api/streams/session.h - interpreters that stay: finding them, making them
+ * What is made or taken answers the call itself when it cannot be had. Loop thread only.
  */
 #pragma once
 #include "api/streams/cell.h"
@@ -21,3 +22,15 @@ typedef void session_found(struct call *c, struct sandbox *sb, struct session *l
  * answered. make: "default" is made when it is not there and the template's runner is python.
  */
 void session_find(struct call *c, const char *sid, bool make, session_found *found);
+
+/* A Python that the bake has left for the first caller who wants one, and that no caller has had. */
+bool session_spare(const struct session *s);
+/* Makes a new one of this language and answers with it (201) when its interpreter answers. */
+void session_make(struct call *c, struct sandbox *sb, const struct language *l);
+/*
+ * Gives that interpreter the variables of the sandbox, then then(). then NULL: 201 is the answer,
+ * and when another caller was faster, a new one is made. False: it cannot be had.
+ */
+bool session_take(struct call *c, struct sandbox *sb, const struct session *s, session_found *then);
+/* As the API shows it. */
+json_t *session_json(const struct sandbox *sb, const struct session *s);
