@@ -211,14 +211,6 @@ struct stream {
 	struct exec_job *x;
 };
 
-static void stream_credit(void *arg, int chan, size_t n)
-{
-	struct stream *st = arg;
-
-	if (st->x)
-		exec_credit(st->x, chan, n);
-}
-
 static void stream_started(void *arg, uint64_t id, unsigned pid)
 {
 	struct stream *st = arg;
@@ -293,6 +285,6 @@ void exec_stream(struct call *c)
 		free(st);
 		return;
 	}
-	sse_init(&st->s, c, base64, stream_credit, st);
+	sse_init(&st->s, c, base64, credit_to_exec, &st->x);
 	call_on_gone(c, stream_gone, st);
 }

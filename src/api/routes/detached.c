@@ -284,14 +284,6 @@ static void output_free(struct output *o)
 	free(o);
 }
 
-static void output_credit(void *arg, int chan, size_t n)
-{
-	struct output *o = arg;
-
-	if (o->j)
-		job_credit(o->j, chan ? WIRE_ERR : WIRE_OUT, n);
-}
-
 /* All there was is told. A character that is not whole is left for the next one who asks. */
 static bool output_enough(struct output *o)
 {
@@ -462,7 +454,7 @@ void execs_output(struct call *c)
 	o->pos[0] = (uint64_t)from[0];
 	o->pos[1] = (uint64_t)from[1];
 	o->follow = call_query_flag(c, "follow");
-	sse_init(&o->s, c, base64, output_credit, o);
+	sse_init(&o->s, c, base64, credit_to_job, &o->j);
 	call_on_gone(c, output_gone, o);
 	if (o->follow) {
 		output_attach(o, c->sb);

@@ -26,7 +26,8 @@ struct listing {
 	struct job *j;
 	char *path;
 	struct row *rows;
-	size_t n, owed;
+	size_t n;
+	struct credit credit;
 	bool streaming, first, failed;
 };
 
@@ -79,16 +80,6 @@ static void begin(struct listing *l)
 		put_row(l, l->rows[i].text);
 }
 
-static void listing_room(void *arg)
-{
-	struct listing *l = arg;
-	size_t n = l->owed;
-
-	l->owed = 0;
-	if (l->j)
-		job_credit(l->j, WIRE_OUT, n);
-}
-
 static bool add(struct listing *l, const struct wire_file *m)
 {
 	size_t dir = strlen(l->path);
@@ -138,9 +129,7 @@ static void listing_data(void *arg, struct job *j, uint8_t chan, const void *p, 
 		}
 		at += (size_t)r;
 	}
-	l->owed += n;
-	if (call_room(l->c))
-		listing_room(l);
+	credit_owe(&l->credit, 0, n, call_room(l->c));
 }
 
 static void listing_end(void *arg, struct job *j, const struct job_end *end)
@@ -195,6 +184,7 @@ void file_dir(struct call *c)
 	}
 	l->c = call_hold(c);
 	l->path = path;
+	l->credit = (struct credit){.give = credit_to_job, .arg = &l->j};
 	l->j = job_start(c->host, c->sb, WIRE_DIR,
 	                 &(struct wire_path_flags){.path = wire_str(path), .flags = DIR_WINDOW},
 	                 &ops, l, &e);
@@ -203,7 +193,7 @@ void file_dir(struct call *c)
 		listing_free(l);
 		return;
 	}
-	call_on_room(c, listing_room, l);
+	call_on_room(c, credit_pay, &l->credit);
 	call_on_gone(c, listing_gone, l);
 }
 
@@ -220,14 +210,6 @@ static void watching_free(struct watching *w)
 	sse_fini(&w->s);
 	free(w->path);
 	free(w);
-}
-
-static void watching_credit(void *arg, int chan, size_t n)
-{
-	struct watching *w = arg;
-
-	if (w->j)
-		job_credit(w->j, WIRE_OUT, n);
 }
 
 static const char *event_name(uint32_t what)
@@ -335,7 +317,7 @@ void file_watch(struct call *c)
 		return;
 	}
 	w->path = path;
-	sse_init(&w->s, c, false, watching_credit, w);
+	sse_init(&w->s, c, false, credit_to_job, &w->j);
 	call_on_gone(c, watching_gone, w);
 	call_endless(c);
 	w->j = job_start(c->host, c->sb, WIRE_WATCH,

@@ -118,7 +118,7 @@ struct reading {
 	uint64_t last;           /* the last so many bytes are wanted; 0: offset says from where */
 	bool range, whole;       /* whole: all that was promised has been sent */
 	uint64_t left;           /* of what was promised; UINT64_MAX: nothing was */
-	size_t owed;
+	struct credit credit;
 };
 
 static void reading_free(struct reading *r)
@@ -126,16 +126,6 @@ static void reading_free(struct reading *r)
 	call_leave(r->c);
 	free(r->path);
 	free(r);
-}
-
-static void reading_room(void *arg)
-{
-	struct reading *r = arg;
-	size_t n = r->owed;
-
-	r->owed = 0;
-	if (r->j)
-		job_credit(r->j, WIRE_OUT, n);
 }
 
 static bool digits(const char **p, uint64_t *ret)
@@ -229,15 +219,12 @@ static void reading_data(void *arg, struct job *j, uint8_t chan, const void *p, 
 		http_send(r->c->req, p, take);
 	if (r->left != UINT64_MAX)
 		r->left -= take;
-	r->owed += n;
 	if (!r->left) {
 		r->whole = true;
 		if (r->c->req)
 			http_finish(r->c->req);
-		reading_room(r);
-	} else if (call_room(r->c)) {
-		reading_room(r);
 	}
+	credit_owe(&r->credit, 0, n, r->whole || call_room(r->c));
 }
 
 static void reading_end(void *arg, struct job *j, const struct job_end *end)
@@ -349,7 +336,8 @@ void file_read(struct call *c)
 	*r = (struct reading){.c = call_hold(c),
 	                      .path = path,
 	                      .length = UINT64_MAX,
-	                      .left = UINT64_MAX};
+	                      .left = UINT64_MAX,
+	                      .credit = {.give = credit_to_job, .arg = &r->j}};
 	look = (struct wire_path_flags){.path = wire_str(path)};
 	if (!head)
 		read_range(r, http_header(c->req, "Range"));
@@ -363,7 +351,7 @@ void file_read(struct call *c)
 		reading_free(r);
 		return;
 	}
-	call_on_room(c, reading_room, r);
+	call_on_room(c, credit_pay, &r->credit);
 	call_on_gone(c, reading_gone, r);
 }
 

@@ -12,6 +12,7 @@
 #include "api/routes/ports.h"
 #include "api/routes/preview_link.h"
 #include "api/routes/routes.h"
+#include "api/streams/credit.h"
 #include "api/streams/job.h"
 #include "base/cleanup.h"
 #include "base/macro.h"
@@ -54,7 +55,7 @@ struct proxy {
 	enum http_body_kind kind;
 	uint64_t left;
 	struct http_chunked chunked;
-	size_t owed;
+	struct credit credit;
 };
 
 static void proxy_free(struct proxy *x)
@@ -233,16 +234,6 @@ static char *request_head(struct proxy *x, const char *path, size_t *len)
 
 /* ---- from the guest ---- */
 
-static void on_room(void *arg)
-{
-	struct proxy *x = arg;
-	size_t n = x->owed;
-
-	x->owed = 0;
-	if (x->j)
-		job_credit(x->j, WIRE_OUT, n);
-}
-
 static void finish(struct proxy *x)
 {
 	x->phase = OVER;
@@ -408,11 +399,9 @@ static void on_data(void *arg, struct job *j, uint8_t chan, const void *p, size_
 
 	if (!x->c->req)
 		return;
-	x->owed += n;
 	if (x->phase == HEAD ? !take_head(x, p, n) : !take_body(x, p, n))
 		return;
-	if (call_room(x->c))
-		on_room(x);
+	credit_owe(&x->credit, 0, n, call_room(x->c));
 }
 
 /* The service has said all it will say. Returns false when x is gone. */
@@ -489,6 +478,7 @@ static void run(struct call *c, unsigned port, const char *path, bool ours)
 		x->c = call_hold(c);
 		x->port = port;
 		x->ours = ours;
+		x->credit = (struct credit){.give = credit_to_job, .arg = &x->j};
 		x->upgrade = up && *up && !strpbrk(up, ", ") && http_wants_upgrade(c->req, up);
 		x->chunked_out = http_body_length(c->req) < 0;
 		x->has_body = http_body_length(c->req) != 0;
@@ -507,7 +497,7 @@ static void run(struct call *c, unsigned port, const char *path, bool ours)
 			proxy_free(x);
 		return;
 	}
-	call_on_room(c, on_room, x);
+	call_on_room(c, credit_pay, &x->credit);
 	call_on_gone(c, on_gone, x);
 	put(x, x->request, n);
 	push(x);

@@ -49,7 +49,7 @@ struct term {
 	struct call *c;
 	struct exec_job *x;
 	struct ws *w; /* NULL: not accepted yet, or closed */
-	size_t owed;
+	struct credit credit;
 	char *rest; /* input the guest has not taken */
 	size_t rest_at, rest_len;
 };
@@ -148,12 +148,7 @@ static void term_message(void *arg, struct ws *w, bool text, const void *p, size
 
 static void term_room(void *arg, struct ws *w)
 {
-	struct term *t = arg;
-	size_t n = t->owed;
-
-	t->owed = 0;
-	if (t->x)
-		exec_credit(t->x, false, n);
+	credit_pay(&((struct term *)arg)->credit);
 }
 
 static void term_closed(void *arg, struct ws *w)
@@ -189,9 +184,7 @@ static void term_data(void *arg, bool err, const void *p, size_t n)
 		return;
 	for (size_t at = 0; at < n; at += OUT_PIECE)
 		ws_send(t->w, false, (const char *)p + at, MIN(n - at, (size_t)OUT_PIECE));
-	t->owed += n;
-	if (ws_room(t->w))
-		term_room(t, t->w);
+	credit_owe(&t->credit, 0, n, ws_room(t->w));
 }
 
 static void term_end(void *arg, const struct err *e, const struct exec_exit *x)
@@ -257,6 +250,7 @@ static void terminal(struct call *c)
 		call_nomem(c);
 		return;
 	}
+	t->credit = (struct credit){.give = credit_to_exec, .arg = &t->x};
 	t->x = exec_begin(c->host, c->sb, &s, &ops, t, &e);
 	if (!t->x) {
 		call_error(c, &e);
@@ -284,7 +278,7 @@ struct mux_exec {
 	struct exec_job *x;
 	char id[MUX_ID_MAX + 1];
 	struct utf8 text[2];
-	size_t owed[2];
+	struct credit credit;
 	uint64_t timeout_ms;
 	struct mux_exec *next, **prevp;
 };
@@ -306,17 +300,6 @@ static void mux_unlink(struct mux_exec *x)
 	free(x);
 }
 
-static void mux_pay(struct mux_exec *x)
-{
-	for (int k = 0; k < 2; k++) {
-		size_t n = x->owed[k];
-
-		x->owed[k] = 0;
-		if (n && x->x)
-			exec_credit(x->x, k, n);
-	}
-}
-
 static void mux_text(struct mux_exec *x, int k, const char *p, size_t n)
 {
 	json_t *j = json_pack("{s:s, s:s}", "id", x->id, "stream", k ? "stderr" : "stdout");
@@ -333,9 +316,7 @@ static void mux_data(void *arg, bool err, const void *p, size_t n)
 
 	if (len)
 		mux_text(x, err, text, len);
-	x->owed[err] += n;
-	if (ws_room(x->m->w))
-		mux_pay(x);
+	credit_owe(&x->credit, err, n, ws_room(x->m->w));
 }
 
 static void mux_error(struct mux *m, const char *id, const char *text)
@@ -402,6 +383,7 @@ static void mux_start(struct mux *m, const char *id, const json_t *j)
 	x = calloc(1, sizeof(*x));
 	if (x) {
 		x->m = m;
+		x->credit = (struct credit){.give = credit_to_exec, .arg = &x->x};
 		snprintf(x->id, sizeof(x->id), "%s", id);
 		x->x = exec_begin(m->c->host, sb, &s, &ops, x, &e);
 	} else {
@@ -451,7 +433,7 @@ static void mux_room(void *arg, struct ws *w)
 	struct mux *m = arg;
 
 	for (struct mux_exec *x = m->execs; x; x = x->next)
-		mux_pay(x);
+		credit_pay(&x->credit);
 }
 
 static void mux_closed(void *arg, struct ws *w)

@@ -9,6 +9,7 @@
 
 #include "api/routes/ports.h"
 #include "api/routes/routes.h"
+#include "api/streams/credit.h"
 #include "api/streams/exec.h"
 #include "api/streams/job.h"
 #include "base/cleanup.h"
@@ -27,7 +28,7 @@ struct tunnel {
 	bool open, piece_in;
 	const char *p; /* of the client, and not taken by the guest yet */
 	size_t n;
-	size_t owed; /* credit for the guest, when the client has room */
+	struct credit credit;
 	char said[SAID_MAX + 1];
 	size_t said_len;
 };
@@ -97,16 +98,12 @@ static void open_up(struct tunnel *t)
 
 /* ---- from the guest ---- */
 
-static void on_room(void *arg)
+static void tunnel_give(void *arg, int chan, size_t n)
 {
 	struct tunnel *t = arg;
-	size_t n = t->owed;
 
-	t->owed = 0;
-	if (t->port)
-		job_credit(t->port, WIRE_OUT, n);
-	else if (t->sshd)
-		exec_credit(t->sshd, false, n);
+	credit_to_job(&t->port, chan, n);
+	credit_to_exec(&t->sshd, chan, n);
 }
 
 static void deliver(struct tunnel *t, const void *p, size_t n)
@@ -115,9 +112,7 @@ static void deliver(struct tunnel *t, const void *p, size_t n)
 		return; /* gone() is on its way */
 	open_up(t);
 	http_send(t->c->req, p, n);
-	t->owed += n;
-	if (call_room(t->c))
-		on_room(t);
+	credit_owe(&t->credit, 0, n, call_room(t->c));
 }
 
 /* The other end is no more; e is NULL when it ended well. */
@@ -230,6 +225,7 @@ static struct tunnel *begin(struct call *c)
 		return NULL;
 	}
 	t->c = call_hold(c);
+	t->credit = (struct credit){.give = tunnel_give, .arg = t};
 	return t;
 }
 
@@ -240,7 +236,7 @@ static void go(struct tunnel *t, const struct err *e)
 		tunnel_free(t);
 		return;
 	}
-	call_on_room(t->c, on_room, t);
+	call_on_room(t->c, credit_pay, &t->credit);
 	call_on_gone(t->c, on_gone, t);
 }
 

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "api/json_in.h"
+#include "api/streams/credit.h"
 #include "api/streams/exec.h"
 #include "api/streams/job.h"
 #include "base/cleanup.h"
@@ -37,7 +38,7 @@ struct cell {
 	bool attached, done, timed_out;
 	bool marked; /* it has its checkpoint */
 	int exit;
-	size_t owed[2];
+	struct credit credit;
 };
 
 /* ---- sessions ---- */
@@ -175,23 +176,11 @@ static void keep(struct cell *x, const char *p, size_t n)
 	x->line_len += n;
 }
 
-static void pay(struct cell *x)
-{
-	for (int k = 0; k < 2; k++) {
-		size_t n = x->owed[k];
-
-		x->owed[k] = 0;
-		if (n && x->j)
-			job_credit(x->j, k ? WIRE_ERR : WIRE_OUT, n);
-	}
-}
-
 static void on_data(void *arg, struct job *j, uint8_t chan, const void *bytes, size_t n)
 {
 	struct cell *x = arg;
 	const char *p = bytes, *end = p + n;
 
-	x->owed[chan == WIRE_ERR] += n;
 	if (chan == WIRE_ERR) { /* last words of an interpreter that cannot speak as it should */
 		static char text[2 * UTF8_ROOM(WIRE_PAYLOAD_MAX)]; /* loop thread only */
 		struct utf8 u = {0};
@@ -220,13 +209,12 @@ static void on_data(void *arg, struct job *j, uint8_t chan, const void *bytes, s
 		}
 		p = nl + 1;
 	}
-	if (!x->ops->room || x->ops->room(x->arg))
-		pay(x);
+	credit_owe(&x->credit, chan == WIRE_ERR, n, !x->ops->room || x->ops->room(x->arg));
 }
 
 void cell_go(struct cell *x)
 {
-	pay(x);
+	credit_pay(&x->credit);
 }
 
 static void on_watchdog(void *arg)
@@ -365,6 +353,7 @@ struct cell *cell_run(struct host *h, struct sandbox *sb, const struct session *
 		return NULL;
 	}
 	x->host = h;
+	x->credit = (struct credit){.give = credit_to_job, .arg = &x->j};
 	memcpy(x->sandbox, sb->id, sizeof(x->sandbox));
 	x->session = *s;
 	x->ops = ops;

@@ -41,24 +41,12 @@ json_t *json_text(const void *p, size_t n)
 	return json_stringn_nocheck(text, len);
 }
 
-static void pay_back(void *arg)
-{
-	struct sse *s = arg;
-
-	for (int k = 0; k < 2; k++) {
-		size_t n = s->owed[k];
-
-		s->owed[k] = 0;
-		if (n && s->credit)
-			s->credit(s->arg, k, n);
-	}
-}
-
 void sse_init(struct sse *s, struct call *c, bool base64,
-              void (*credit)(void *arg, int chan, size_t n), void *arg)
+              void (*give)(void *arg, int chan, size_t n), void *arg)
 {
-	*s = (struct sse){.c = call_hold(c), .base64 = base64, .credit = credit, .arg = arg};
-	call_on_room(c, pay_back, s);
+	*s =
+	    (struct sse){.c = call_hold(c), .base64 = base64, .credit = {.give = give, .arg = arg}};
+	call_on_room(c, credit_pay, &s->credit);
 }
 
 void sse_fini(struct sse *s)
@@ -75,12 +63,10 @@ void sse_begin(struct sse *s)
 
 void sse_owe(struct sse *s, int chan, size_t n)
 {
-	s->owed[chan] += n;
-	if (call_room(s->c))
-		pay_back(s);
+	credit_owe(&s->credit, chan, n, call_room(s->c));
 }
 
-static void put(struct sse *s, int chan, json_t *text, const char *key, const uint64_t *offset)
+static void sse_put(struct sse *s, int chan, json_t *text, const char *key, const uint64_t *offset)
 {
 	json_t *j = json_object();
 
@@ -93,19 +79,20 @@ static void put(struct sse *s, int chan, json_t *text, const char *key, const ui
 void sse_output(struct sse *s, int chan, const void *p, size_t n, const uint64_t *offset)
 {
 	if (s->base64) {
-		put(s, chan, json_base64(p, n), "chunk_b64", offset);
+		sse_put(s, chan, json_base64(p, n), "chunk_b64", offset);
 	} else {
 		static char text[UTF8_ROOM(64 * 1024)]; /* loop thread only; frames are 64 KiB */
 		uint64_t at = offset ? *offset - s->text[chan].n : 0;
 		size_t len = utf8_add(&s->text[chan], p, n, text);
 
 		if (len)
-			put(s, chan, json_stringn_nocheck(text, len), "chunk", offset ? &at : NULL);
+			sse_put(s, chan, json_stringn_nocheck(text, len), "chunk",
+			        offset ? &at : NULL);
 	}
 	sse_owe(s, chan, n);
 }
 
-static void flush(struct sse *s)
+static void sse_flush(struct sse *s)
 {
 	char text[UTF8_ROOM(0)];
 
@@ -113,13 +100,13 @@ static void flush(struct sse *s)
 		size_t n = utf8_end(&s->text[k], text);
 
 		if (n)
-			put(s, k, json_stringn_nocheck(text, n), "chunk", NULL);
+			sse_put(s, k, json_stringn_nocheck(text, n), "chunk", NULL);
 	}
 }
 
 void sse_event(struct sse *s, const char *name, json_t *data)
 {
-	flush(s);
+	sse_flush(s);
 	call_event(s->c, name, data);
 }
 

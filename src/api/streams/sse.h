@@ -1,27 +1,25 @@
 /*
  * api/streams/sse.h - output of a program as events, at the pace of whoever reads them
- * Bytes are owed to their producer until the client's queue has room: then credit() gives them
- * back. So a slow reader holds up one program and fills no memory.
+ * Bytes are owed to their producer (credit.h) until the client's queue has room.
  */
 #pragma once
 #include "api/api.h"
 #include "base/utf8.h"
+#include "api/streams/credit.h"
 
 struct sse {
 	struct call *c; /* held */
 	bool begun, base64;
 	struct utf8 text[2];
-	size_t owed[2];
-	void (*credit)(void *arg, int chan, size_t n); /* chan 0: stdout, 1: stderr */
-	void *arg;
+	struct credit credit;
 };
 
 /* "base64", "text" or NULL. bad_request. */
 int sse_encoding(const char *name, bool *base64, struct err *e);
 
-/* Holds c. credit may be NULL. */
+/* Holds c. give and arg as in struct credit. */
 void sse_init(struct sse *s, struct call *c, bool base64,
-              void (*credit)(void *arg, int chan, size_t n), void *arg);
+              void (*give)(void *arg, int chan, size_t n), void *arg);
 /* Also takes back c->gone. */
 void sse_fini(struct sse *s);
 

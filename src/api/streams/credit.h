@@ -1,0 +1,24 @@
+/*
+ * api/streams/credit.h - bytes of a guest that a slow client has not taken yet
+ * Their producer, a call to the guest, may send as many again when the client has room, and not
+ * before: so a slow reader holds up one program and fills no memory. Loop thread only.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+
+struct credit {
+	/* Lets the producer send n bytes more; chan 0: stdout or the only one, 1: stderr. */
+	void (*give)(void *arg, int chan, size_t n); /* NULL: there is no producer to be told */
+	void *arg;
+	size_t owed[2];
+};
+
+/* n bytes of chan have been passed on. room: the client takes more, so all is paid at once. */
+void credit_owe(struct credit *k, int chan, size_t n, bool room);
+/* The client has room: what is owed is paid. Fits call_on_room(). */
+void credit_pay(void *credit);
+
+/* To give: arg is the place of a pointer to a job, or an exec. NULL in it: it has ended. */
+void credit_to_job(void *jobp, int chan, size_t n);
+void credit_to_exec(void *execp, int chan, size_t n);
