@@ -262,14 +262,15 @@ void exec_stream(struct call *c)
 	static const struct exec_ops ops = {.started = stream_started,
 	                                    .data = stream_data,
 	                                    .end = stream_end};
+	const char *encoding;
 	struct exec_spec s;
 	struct stream *st;
 	struct err e;
 	bool base64;
 
-	if (exec_spec_parse(c->body, &s, &e) < 0 ||
-	    sse_encoding(json_string_value(json_object_get(c->body, "encoding")), &base64, &e) <
-	        0) {
+	if (!call_str(c, "encoding", NULL, &encoding))
+		return;
+	if (exec_spec_parse(c->body, &s, &e) < 0 || sse_encoding(encoding, &base64, &e) < 0) {
 		call_error(c, &e);
 		return;
 	}

@@ -231,18 +231,20 @@ void execs_start(struct call *c)
 	                                    .data = start_data,
 	                                    .end = start_end};
 	const json_t *in = json_object_get(c->body, "stdin");
+	bool fed = json_is_true(in);
 	struct exec_spec s;
 	struct starting *st;
 	int64_t rows, cols;
 	struct err e;
 
-	if (exec_spec_parse(c->body, &s, &e) < 0) {
-		call_error(c, &e);
-		return;
-	}
-	if (in && !json_is_boolean(in)) {
+	if (in && !json_is_null(in) && !json_is_boolean(in)) {
 		call_fail(c, EINVAL, "bad_request",
 		          "stdin must be true or false; send the text to .../execs/{id}/stdin");
+		return;
+	}
+	json_object_del(c->body, "stdin"); /* elsewhere it is a text */
+	if (exec_spec_parse(c->body, &s, &e) < 0) {
+		call_error(c, &e);
 		return;
 	}
 	if (!call_bool(c, "pty", false, &s.pty) || !call_bool(c, "hold", false, &s.hold) ||
@@ -251,7 +253,7 @@ void execs_start(struct call *c)
 	s.rows = (unsigned)rows;
 	s.cols = (unsigned)cols;
 	s.detach = true;
-	s.keep_open = json_is_true(in);
+	s.keep_open = fed;
 	if (!json_object_get(c->body, "timeout_seconds"))
 		s.timeout_ms = 0;
 	st = calloc(1, sizeof(*st));

@@ -70,12 +70,10 @@ int exec_spec_parse(const json_t *body, struct exec_spec *ret, struct err *e)
 
 	if ((r = want_text(body, "cmd", &s.cmd, e)) < 0 ||
 	    (r = want_text(body, "cwd", &s.cwd, e)) < 0 ||
-	    (r = want_text(body, "user", &s.user, e)) < 0 || (r = want_lists(body, &s, e)) < 0)
+	    (r = want_text(body, "user", &s.user, e)) < 0 ||
+	    (r = want_text(body, "stdin", &s.in, e)) < 0 || (r = want_lists(body, &s, e)) < 0)
 		return r;
-	if (json_is_string(json_object_get(body, "stdin"))) {
-		s.in = json_string_value(json_object_get(body, "stdin"));
-		s.in_len = json_string_length(json_object_get(body, "stdin"));
-	}
+	s.in_len = json_string_length(json_object_get(body, "stdin"));
 	if (!s.argv && (!s.cmd || !*s.cmd))
 		return err_set(e, EINVAL, "bad_request",
 		               "cmd required: a shell command, or argv, a list of words");
