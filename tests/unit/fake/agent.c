@@ -194,6 +194,32 @@ static void exec_exited(struct agent_conn *c, struct agent_stream *s)
 	frame_send(c, s->id, WIRE_EXITED, 0, &m);
 }
 
+/* A frame of records has whole ones: the most of n bytes that are. */
+static size_t whole_records(const struct agent_stream *s, const void *p, size_t n)
+{
+	size_t whole = 0;
+
+	for (;;) {
+		const uint8_t *at = (const uint8_t *)p + whole;
+		size_t rest = n - whole;
+		ssize_t r;
+
+		if (!rest)
+			return n;
+		if (s->type == WIRE_DIR)
+			r = wire_file_take(at, rest, &(struct wire_file){0});
+		else if (s->type == WIRE_LIST)
+			r = wire_exec_info_take(at, rest, &(struct wire_exec_info){0});
+		else if (s->type == WIRE_WATCH)
+			r = wire_event_take(at, rest, &(struct wire_event){0});
+		else
+			return n;
+		if (r <= 0)
+			return whole;
+		whole += (size_t)r;
+	}
+}
+
 /* Sends what there is and what credit allows; ends it when nothing is left. */
 static void stream_pump(struct fake_agent *a, struct agent_conn *c, struct agent_stream *s)
 {
@@ -204,8 +230,9 @@ static void stream_pump(struct fake_agent *a, struct agent_conn *c, struct agent
 		while (s->sent[i] < src[i].n && s->credit[i]) {
 			size_t n = MIN(src[i].n - s->sent[i], (size_t)s->credit[i]);
 
-			n = MIN(n, (size_t)32768);
-
+			n = whole_records(s, src[i].p + s->sent[i], MIN(n, (size_t)32768));
+			if (!n)
+				break;
 			frame_data(c, s->id, (uint8_t)(WIRE_OUT + i), src[i].p + s->sent[i], n);
 			s->sent[i] += n;
 			s->credit[i] -= (uint32_t)n;
@@ -392,8 +419,11 @@ static void exec_list(struct fake_agent *a, struct agent_conn *c, const struct w
 	for (struct agent_exec *x = a->execs; x; x = x->next) {
 		struct wire_exec_info m = {.id = x->id,
 		                           .pid = 1000 + (uint32_t)x->id,
-		                           .flags = (x->running ? WIRE_INFO_RUNNING : 0) |
-		                                    (x->detached ? WIRE_INFO_DETACHED : 0),
+		                           .flags =
+		                               (x->running ? WIRE_INFO_RUNNING : 0) |
+		                               (x->detached ? WIRE_INFO_DETACHED : 0) |
+		                               (x->exited & WIRE_EXITED_TIMEOUT ? WIRE_INFO_TIMEOUT
+		                                                                : 0),
 		                           .how = x->how,
 		                           .code = x->code,
 		                           .out_to = x->out[0].n,
@@ -530,6 +560,7 @@ static void file_dir(struct fake_agent *a, struct agent_conn *c, const struct wi
 	const char *rest;
 	struct tree *t = agent_resolve(a, m->path.p, &rest);
 	struct node *dir = t ? tree_find(t, rest) : NULL;
+	const json_t *many = json_object_get(json_object_get(a->rules, "dir"), m->path.p);
 	uint8_t room[2048];
 	struct agent_stream *s;
 
@@ -538,6 +569,17 @@ static void file_dir(struct fake_agent *a, struct agent_conn *c, const struct wi
 		return;
 	}
 	s = stream_new(c, h, m->flags);
+	for (json_int_t i = 0; i < json_integer_value(many); i++) {
+		struct wire_file f = {.mode = S_IFREG | 0644, .nlink = 1};
+		char name[32];
+		ssize_t len;
+
+		snprintf(name, sizeof(name), "f%lld", (long long)i);
+		f.name = wire_str(name);
+		len = wire_file_encode(&f, room, sizeof(room));
+		if (len > 0)
+			buf_add(&s->own[0], room, (size_t)len);
+	}
 	for (struct node *n = t->nodes; n; n = n->next) {
 		const char *name = tree_child(n, rest);
 		struct wire_file f;

@@ -158,6 +158,7 @@ int bed_exec(struct bed *b, struct sandbox *sb, const char *script, const char *
  *   refuse  {"mount": {"err": 5, "text": ".."}}      any request, by its name in lower case
  *   mood    {"*": "silent"} or {"<machine id>": ..}  silent, garbage, length, stranger, flood,
  *           half, hangup, die; "" again: well
+ *   dir     {"/path": 5000}                          so many entries more than there are
  *   ports   {"80": {}} an echo; {"80": {"on": "\r\n\r\n", "say": "..", "close": true}}
  * Replaces what was said under this heading; NULL: nothing special any more.
  */
