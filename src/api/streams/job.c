@@ -486,7 +486,7 @@ static const struct {
     {ENOTEMPTY, "conflict"},    {EBUSY, "sandbox_busy"},      {EAGAIN, "sandbox_busy"},
     {EXDEV, "bad_path"},        {EROFS, "forbidden"},         {ENXIO, "bad_path"},
     {ECONNREFUSED, "upstream"}, {EMFILE, "sandbox_busy"},     {ETXTBSY, "conflict"},
-    {EFBIG, "too_large"},
+    {EFBIG, "too_large"},       {EIO, "guest_io"},
 };
 
 int job_error(const struct job_end *end, const char *what, struct err *ret)
