@@ -151,6 +151,7 @@ static void exec_free(struct fake_agent *a, struct agent_exec *x)
 	buf_free(&x->out[0]);
 	buf_free(&x->out[1]);
 	buf_free(&x->in);
+	buf_free(&x->cells);
 	free(x->env);
 	free(x);
 }
@@ -444,7 +445,9 @@ static int exec_signal(struct fake_agent *a, uint64_t id, uint32_t signo)
 
 	if (!x || !x->running)
 		return ESRCH;
-	if (signo && signo != SIGCONT && signo != SIGSTOP && signo != SIGWINCH)
+	if (signo == SIGINT && x->repl)
+		repl_interrupt(x);
+	else if (signo && signo != SIGCONT && signo != SIGSTOP && signo != SIGWINCH)
 		exec_end(x, WIRE_HOW_SIGNAL, signo);
 	return 0;
 }
@@ -747,7 +750,17 @@ static void port_input(struct agent_stream *s, const void *p, size_t n)
 {
 	const char *on = json_string_value(json_object_get(s->service, "on"));
 	const char *say = json_string_value(json_object_get(s->service, "say"));
+	const char *greet = json_string_value(json_object_get(s->service, "greet"));
 	char *at;
+
+	if (greet) {
+		if (!s->own[0].n)
+			buf_add(&s->own[0], greet, strlen(greet));
+		buf_add(&s->own[0], p, n);
+		buf_add(&s->in, p, n);
+		s->eof = s->over = on && memmem(s->in.p, s->in.n, on, strlen(on));
+		return;
+	}
 
 	if (!say) { /* an echo */
 		buf_add(&s->own[0], p, n);

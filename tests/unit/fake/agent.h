@@ -42,6 +42,9 @@ struct agent_exec {
 	char text[512], cwd[256], user[64];
 	char *env; /* "KEY=value" lines */
 	struct buf out[2];
+	bool repl;        /* an interpreter (repl.c) */
+	struct buf cells; /* what it has not read to its end */
+	char waiting[40]; /* of the cell that waits to be interrupted; "": none does */
 	struct agent_exec *next;
 };
 
@@ -120,3 +123,6 @@ void program_eof(struct fake_agent *a, struct agent_exec *x);
 void volume_before(void *arg, off_t off, size_t n);
 /* The machine ends, with these last words on its console. */
 _Noreturn void machine_exit(struct fake_agent *a, const char *words);
+/* repl.c */
+void repl_input(struct agent_exec *x, const void *p, size_t n);
+void repl_interrupt(struct agent_exec *x);

@@ -159,7 +159,8 @@ int bed_exec(struct bed *b, struct sandbox *sb, const char *script, const char *
  *   mood    {"*": "silent"} or {"<machine id>": ..}  silent, garbage, length, stranger, flood,
  *           half, hangup, die; "" again: well
  *   dir     {"/path": 5000}                          so many entries more than there are
- *   ports   {"80": {}} an echo; {"80": {"on": "\r\n\r\n", "say": "..", "close": true}}
+ *   ports   {"80": {}} an echo; {"80": {"on": "\r\n\r\n", "say": "..", "close": true}};
+ *           {"80": {"greet": "..", "on": ".."}} says that first, then all it hears, up to "on"
  * Replaces what was said under this heading; NULL: nothing special any more.
  */
 void bed_rule(struct bed *b, const char *heading, const char *json);

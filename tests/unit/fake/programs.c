@@ -3,6 +3,7 @@
  *
  *   echo [-n] WORDS [> FILE | >&2]   cat [FILE...]   exit N   true   false   sleep (until killed)
  *   fill N (bytes)   env   pwd   hostname   whoami   signal N   rm FILE   mkdir DIR
+ *   python3 -, bash -s (as cat)   python3 FILE --session ID (repl.c)
  *   poweroff   panic   crash (the machine ends, as each of them does)
  *   panda-upper list, panda-upper hash (guest/upper/upper.c), once that was put there
  *
@@ -236,6 +237,10 @@ static int run_words(struct fake_agent *a, struct agent_exec *x, char **w, int n
 		return n > 1 ? run_cat(a, x, w, n) : ((x->wants_stdin = true), -1);
 	if (!strcmp(p, "sleep"))
 		return -1;
+	if (n > 1 && (!strcmp(w[1], "-") || !strcmp(w[1], "-s"))) /* says its code, as cat does */
+		return (x->wants_stdin = true), -1;
+	if (n > 2 && (!strcmp(w[2], "--session") || !strcmp(w[1], "--session")))
+		return (x->repl = true), -1;
 	if (!strcmp(p, "fill"))
 		return run_fill(x, (size_t)number);
 	if (!strcmp(p, "env"))
@@ -322,6 +327,8 @@ void program_input(struct agent_exec *x, const void *p, size_t n)
 		exec_output(x, 0, p, n);
 	else if (x->hashes)
 		buf_add(&x->in, p, n);
+	else if (x->running && x->repl)
+		repl_input(x, p, n);
 }
 
 void program_eof(struct fake_agent *a, struct agent_exec *x)
