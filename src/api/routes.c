@@ -2,7 +2,7 @@
  * api/routes.c - every route there is
  * The router takes the first that fits, so literal segments stand before parameters.
  * Names of requests and replies are schemas (api/schemas.c); "X[]" is a list of X, and bytes, text,
- * html, stream, ws, multipart, object and string are what they say. A field that is not there is the
+ * html, stream, ws, multipart, object and string are what they say. A field that is left out is the
  * usual one: a token is needed and no more (SCOPE_SANDBOX), no body is read (BODY_NONE).
  */
 #include "api/routes/routes.h"

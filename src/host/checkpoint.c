@@ -69,7 +69,8 @@ static void checkpoints_free_later(struct host *h, struct checkpoint *list)
 {
 	for (struct checkpoint *c = list; c; c = c->older)
 		h->checkpoints--;
-	if (list && (h->depot.closing || pool_submit(h->pool, checkpoints_free, checkpoints_freed, list) < 0))
+	if (list && (h->depot.closing ||
+	             pool_submit(h->pool, checkpoints_free, checkpoints_freed, list) < 0))
 		checkpoints_free(list);
 }
 

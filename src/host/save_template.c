@@ -1,7 +1,7 @@
 /*
  * host/save_template.c - a template from a running sandbox
- * Shape as in host/lifecycle_internal.h: the machine is sealed and saved on the pool, the description comes
- * last.
+ * Shape as in host/lifecycle_internal.h: a thread of the pool seals and saves the machine; the
+ * description comes last.
  */
 #include <errno.h>
 #include <stdio.h>

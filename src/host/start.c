@@ -112,4 +112,3 @@ void start_job_fini(struct start_job *j)
 	volume_close_all(j->volumes);
 	guest_free(j->guest);
 }
-

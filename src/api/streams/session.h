@@ -23,7 +23,7 @@ typedef void session_found(struct call *c, struct sandbox *sb, struct session *l
  */
 void session_find(struct call *c, const char *sid, bool make, session_found *found);
 
-/* A Python that the bake has left for the first caller who wants one, and that no caller has had. */
+/* A Python that the bake has left for the first caller who wants one; no caller has had it. */
 bool session_spare(const struct session *s);
 /* Makes a new one of this language and answers with it (201) when its interpreter answers. */
 void session_make(struct call *c, struct sandbox *sb, const struct language *l);

@@ -4,8 +4,8 @@
  */
 #pragma once
 #include "api/api.h"
-#include "base/utf8.h"
 #include "api/streams/credit.h"
+#include "base/utf8.h"
 
 struct sse {
 	struct call *c; /* held */

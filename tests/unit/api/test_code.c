@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 /* A new context; its id is good until the next but one. */
 static const char *context(const char *id, const char *json)

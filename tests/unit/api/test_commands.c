@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 static void a_command_runs_and_its_result_is_one_answer(void **state)
 {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 /* Its id; good until the next but one. */
 static const char *started(const char *id, const char *json)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 static void a_file_is_written_read_and_looked_at(void **state)
 {

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 /* A service on port 80 that answers each request with this, and closes. */
 static void serve(const char *answer)

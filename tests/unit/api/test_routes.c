@@ -8,6 +8,7 @@
 
 #include "api/api_internal.h"
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 /* A path that this route takes: of that sandbox, and of things that are not there. */
 static void path_of(const struct route *r, const char *id, char *ret, size_t size)

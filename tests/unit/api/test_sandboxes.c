@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 static void a_sandbox_is_created_shown_and_deleted(void **state)
 {

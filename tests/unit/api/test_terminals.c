@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 /* The next message is binary, and these bytes. */
 static void hears_bytes(struct client *c, const char *text)

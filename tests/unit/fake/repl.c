@@ -13,6 +13,7 @@
 
 #include "agent.h"
 #include "base/cleanup.h"
+#include "base/macro.h"
 
 static void answer(struct agent_exec *x, json_t *j)
 {
