@@ -5,6 +5,8 @@
 #include "fake/bed.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -216,6 +218,83 @@ static void a_record_that_cannot_be_read_is_left_alone(void **state)
 	}
 }
 
+static bool keep_number(void *arg, struct db_row *row)
+{
+	*(int64_t *)arg = db_int(row, 0);
+	return false;
+}
+
+/* The first page of a table or an index holds nonsense when the next pandad opens the records. */
+static void damage_records(struct bed *b, const char *name)
+{
+	char path[200], page[4096];
+	autoclose int fd = -1;
+	int64_t at = 0;
+
+	assert_int_equal(db_each(b->host->db, &b->err, keep_number, &at,
+	                         "SELECT rootpage FROM sqlite_master WHERE name = ?", "t", name),
+	                 0);
+	assert_true(at > 1);
+	bed_close_host(b);
+	memset(page, 0xff, sizeof(page));
+	snprintf(path, sizeof(path), "%s/panda.db", b->data_dir);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	assert_int_equal(pwrite(fd, page, sizeof(page), (at - 1) * (off_t)sizeof(page)),
+	                 sizeof(page));
+}
+
+/* Of the only volume there is. */
+static off_t volume_file_size(struct bed *b)
+{
+	char path[200];
+	struct stat st;
+	glob_t found;
+
+	snprintf(path, sizeof(path), "%s/volumes/*.img", b->data_dir);
+	assert_int_equal(glob(path, 0, NULL, &found), 0);
+	assert_int_equal(found.gl_pathc, 1);
+	assert_int_equal(stat(found.gl_pathv[0], &st), 0);
+	globfree(&found);
+	return st.st_size;
+}
+
+static void what_cannot_be_looked_up_is_not_taken_for_one_without_a_record(void **state)
+{
+	struct bed *b = *state;
+	struct sandbox *sb = bed_create_plain(b);
+	struct host_snapshot snap;
+
+	assert_int_equal(bed_volume_create(b, "data", 16), 0);
+	assert_int_equal(bed_snapshot(b, sb, "", &snap), 0);
+	damage_records(b, "sqlite_autoindex_volumes_1");
+	bed_open_host(b);
+	damage_records(b, "sqlite_autoindex_snapshots_1");
+	bed_open_host(b);
+	assert_int_equal(volume_file_size(b), 16 << 20);
+	assert_true(bed_stored(b, snap.id));
+}
+
+static void a_volume_is_not_cut_to_a_damaged_size(void **state)
+{
+	static const char *const changes[] = {
+	    "UPDATE volumes SET size = 0",
+	    "UPDATE volumes SET size = -4096",
+	    "UPDATE volumes SET size = 'large'",
+	};
+	struct bed *b = *state;
+
+	assert_int_equal(bed_volume_create(b, "data", 16), 0);
+	for (size_t i = 0; i < ARRAY_LEN(changes); i++) {
+		assert_int_equal(db_run(b->host->db, &b->err, changes[i], ""), 0);
+		bed_reopen(b);
+		assert_int_equal(volume_file_size(b), 16 << 20);
+	}
+	/* One that can be: it was growing when the host went down. */
+	assert_int_equal(db_run(b->host->db, &b->err, "UPDATE volumes SET size = 33554432", ""), 0);
+	bed_reopen(b);
+	assert_int_equal(volume_file_size(b), 32 << 20);
+}
+
 static void layers_that_are_not_ours_are_not_taken_up(void **state)
 {
 	struct bed *b = *state;
@@ -294,6 +373,8 @@ int main(void)
 	    bed_test(snapshots_without_a_record_are_removed),
 	    bed_test(records_without_a_snapshot_are_removed),
 	    bed_test(a_record_that_cannot_be_read_is_left_alone),
+	    bed_test(what_cannot_be_looked_up_is_not_taken_for_one_without_a_record),
+	    bed_test(a_volume_is_not_cut_to_a_damaged_size),
 	    bed_test(layers_that_are_not_ours_are_not_taken_up),
 	    bed_test(what_was_at_work_when_pandad_went_well_is_over),
 	    bed_test(many_sandboxes_are_taken_up_at_once),
