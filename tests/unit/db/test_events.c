@@ -125,10 +125,11 @@ static void those_of_the_network_are_trimmed_apart_from_all_others(void **state)
 	put(b, 5, "t", "a", "sandbox.killed");
 	assert_int_equal(db_events_trim_net(b->db, 3, &b->e), 0);
 	assert_string_equal(tail(b, NULL, NULL, 9), "1 3 4 5 ");
+	put(b, 0, "t", "a", "net.refused");
 	assert_int_equal(db_events_trim(b->db, 3, &b->e), 0);
-	assert_string_equal(tail(b, NULL, NULL, 9), "1 3 4 5 ");
+	assert_string_equal(tail(b, NULL, NULL, 9), "0 1 3 4 5 ");
 	assert_int_equal(db_events_trim(b->db, 2, &b->e), 0);
-	assert_string_equal(tail(b, NULL, NULL, 9), "3 4 5 ");
+	assert_string_equal(tail(b, NULL, NULL, 9), "0 3 4 5 ");
 }
 
 static void one_type_of_one_sandbox_can_be_trimmed(void **state)
