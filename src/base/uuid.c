@@ -1,15 +1,14 @@
 #include "base/uuid.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/random.h>
+
+#include "base/random.h"
 
 void uuid_new(char ret[UUID_TEXT + 1])
 {
 	unsigned char r[16];
 
-	if (getrandom(r, sizeof(r), 0) != sizeof(r))
-		abort(); /* a kernel without random numbers runs no sandbox */
+	random_fill(r, sizeof(r));
 	r[6] = (r[6] & 0x0f) | 0x40;
 	r[8] = (r[8] & 0x3f) | 0x80;
 	snprintf(ret, UUID_TEXT + 1,

@@ -7,7 +7,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/random.h"
 #include "base/sock.h"
 #include "machine/machine_internal.h"
 
@@ -50,8 +50,7 @@ void machine_new_id(char ret[ENGINE_ID_MAX + 1])
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
 	unsigned char r[10];
 
-	if (getrandom(r, sizeof(r), 0) != sizeof(r))
-		abort(); /* a kernel without random numbers runs no sandbox */
+	random_fill(r, sizeof(r));
 	for (size_t i = 0; i < sizeof(r); i++)
 		ret[2 + i] = letters[r[i] % 32];
 	memcpy(ret, "m_", 2);
@@ -123,8 +122,7 @@ static int introduce(int dir, const struct engine_machine *em, const struct mach
 	r = connect_guest(dir, info->id, &g, e);
 	if (r < 0)
 		return r;
-	if (getrandom(raw, sizeof(raw), 0) != sizeof(raw))
-		abort();
+	random_fill(raw, sizeof(raw));
 	for (size_t i = 0; i < sizeof(raw); i++)
 		snprintf(machine_id + 2 * i, 3, "%02x", raw[i]);
 	snprintf(host, sizeof(host), "%s", s->hostname ? s->hostname : info->id);

@@ -52,7 +52,7 @@ static int fail(char why[MAKE_WHY], int r, const char *fmt, ...)
 	return r;
 }
 
-/* A thread in the wrong namespace would do harm with everything it does next. */
+/* The process ends: a thread in the wrong namespace would do harm with all that it does next. */
 static void come_back(int host_ns)
 {
 	if (setns(host_ns, CLONE_NEWNET) < 0)
