@@ -2,7 +2,6 @@
  * db/audit.c - the table audit
  */
 #include "db/audit.h"
-#include "base/macro.h"
 
 #include "db/db_internal.h"
 

@@ -2,7 +2,6 @@
  * db/events.c - the table events
  */
 #include "db/events.h"
-#include "base/macro.h"
 
 #include "db/db_internal.h"
 
