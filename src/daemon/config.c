@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,96 +16,98 @@
 enum kind {
 	TEXT,
 	NUMBER,
+	LONG_NUMBER,
 	FLAG,
 	LISTEN,
 	LOG, /* what log_filter_parse() reads */
 };
 
+/* The kind of a key follows from the type of its member. */
+#define KIND_OF(member) \
+	_Generic((member), const char *: TEXT, bool: FLAG, unsigned: NUMBER, \
+	         int64_t: LONG_NUMBER, uint64_t: LONG_NUMBER)
+#define MEMBER_IN(m, shift) KIND_OF(((struct config *)NULL)->m), offsetof(struct config, m), shift
+#define MEMBER(m)           MEMBER_IN(m, 0)
+#define BYTES_IN_MB(m)      MEMBER_IN(m, 20) /* the key says MiB, the room counts bytes */
+
 static const struct key {
 	const char *name;
 	enum kind kind;
 	size_t at;
+	unsigned shift;        /* the member has what the key says << shift */
 	const char *otherwise; /* NULL: nothing */
 	int64_t min, max;
 	const char *what;
 } keys[] = {
-    {"listen", LISTEN, 0, "127.0.0.1:8080", 0, 0,
+    {"listen", LISTEN, 0, 0, "127.0.0.1:8080", 0, 0,
      "address and port, or unix:/path; may be repeated"},
-    {"data_dir", TEXT, offsetof(struct config, data_dir), "/var/lib/pandad", 0, 0,
+    {"data_dir", MEMBER(host.data_dir), "/var/lib/pandad", 0, 0,
      "records, templates, snapshots, volumes"},
-    {"run_dir", TEXT, offsetof(struct config, run_dir), "/run/pandad", 0, 0,
-     "sockets and disks of running machines"},
-    {"engine", TEXT, offsetof(struct config, engine), "auto", 0, 0,
+    {"run_dir", MEMBER(host.run_dir), "/run/pandad", 0, 0, "sockets and disks of running machines"},
+    {"engine", MEMBER(engines.engine), "auto", 0, 0,
      "kvm, um, or auto: kvm where the host has it (panda doctor); a template may say another"},
-    {"kernel", TEXT, offsetof(struct config, kernel), "/usr/lib/panda/panda-um", 0, 0,
+    {"kernel", MEMBER(engines.kernel), "/usr/lib/panda/panda-um", 0, 0,
      "engine um: the guest kernel, a program"},
-    {"vmm", TEXT, offsetof(struct config, vmm), "/usr/lib/panda/panda-vmm", 0, 0,
-     "engine kvm: the monitor"},
-    {"vmlinux", TEXT, offsetof(struct config, vmlinux), "/usr/lib/panda/panda-vmlinux", 0, 0,
+    {"vmm", MEMBER(engines.vmm), "/usr/lib/panda/panda-vmm", 0, 0, "engine kvm: the monitor"},
+    {"vmlinux", MEMBER(engines.vmlinux), "/usr/lib/panda/panda-vmlinux", 0, 0,
      "engine kvm: the guest kernel"},
-    {"upper_image", TEXT, offsetof(struct config, upper_image), "/usr/lib/panda/upper.img", 0, 0,
+    {"upper_image", MEMBER(host.upper_image), "/usr/lib/panda/upper.img", 0, 0,
      "an empty ext4 file system: what machines write on"},
-    {"cgroup_parent", TEXT, offsetof(struct config, cgroup_parent), "pandad", 0, 0,
+    {"cgroup_parent", MEMBER(engines.cgroup_parent), "pandad", 0, 0,
      "control group above those of the machines; each pandad of a host needs its own"},
-    {"tls_cert", TEXT, offsetof(struct config, tls_cert), NULL, 0, 0, "PEM file; with tls_key"},
-    {"tls_key", TEXT, offsetof(struct config, tls_key), NULL, 0, 0, "PEM file"},
-    {"preview_suffix", TEXT, offsetof(struct config, preview_suffix), "localhost", 0, 0,
+    {"tls_cert", MEMBER(http.tls_cert), NULL, 0, 0, "PEM file; with tls_key"},
+    {"tls_key", MEMBER(http.tls_key), NULL, 0, 0, "PEM file"},
+    {"preview_suffix", MEMBER(api.preview_suffix), "localhost", 0, 0,
      "ports are reachable as <port>-<id>.<suffix>"},
-    {"public_url", TEXT, offsetof(struct config, public_url), NULL, 0, 0,
-     "how clients reach this server, for links"},
-    {"network", FLAG, offsetof(struct config, network), "yes", 0, 0,
+    {"public_url", MEMBER(api.public_url), NULL, 0, 0, "how clients reach this server, for links"},
+    {"network", MEMBER(host.network), "yes", 0, 0,
      "guests reach the internet, as far as their policy goes"},
-    {"egress_deny", FLAG, offsetof(struct config, egress_deny), "no", 0, 0,
+    {"egress_deny", MEMBER(host.net.egress_deny), "no", 0, 0,
      "a sandbox without an egress_allowlist reaches nothing"},
-    {"net_pool", TEXT, offsetof(struct config, net_pool), NULL, 0, 0,
+    {"net_pool", MEMBER(host.net.pool), NULL, 0, 0,
      "addresses between the host and its sandboxes (10.200.0.0/16)"},
-    {"wan", TEXT, offsetof(struct config, wan), NULL, 0, 0,
+    {"wan", MEMBER(host.net.wan), NULL, 0, 0,
      "interface that leads out (that of the default route)"},
-    {"resolver", TEXT, offsetof(struct config, resolver), NULL, 0, 0,
+    {"resolver", MEMBER(host.net.resolvers), NULL, 0, 0,
      "name servers, with spaces between (those of /etc/resolv.conf)"},
-    {"net_connections", NUMBER, offsetof(struct config, net_connections), "512", 1, 65536,
+    {"net_connections", MEMBER(host.net.conns_max), "512", 1, 65536,
      "connections of a sandbox at once; it may ask for fewer"},
-    {"net_up_kbit", NUMBER, offsetof(struct config, net_up_kbit), "0", 0, 100000000,
+    {"net_up_kbit", MEMBER(host.net.up_kbit), "0", 0, 100000000,
      "what a sandbox may send, in kbit/s; it may ask for less. 0: no limit"},
-    {"net_down_kbit", NUMBER, offsetof(struct config, net_down_kbit), "0", 0, 100000000,
-     "and receive"},
-    {"sandboxes_max", NUMBER, offsetof(struct config, sandboxes_max), "4096", 1, 16384,
-     "more are refused"},
-    {"memory_reserve_mb", NUMBER, offsetof(struct config, memory_reserve_mb), "1024", 1, 1 << 24,
+    {"net_down_kbit", MEMBER(host.net.down_kbit), "0", 0, 100000000, "and receive"},
+    {"sandboxes_max", MEMBER(host.sandboxes_max), "4096", 1, 16384, "more are refused"},
+    {"memory_reserve_mb", BYTES_IN_MB(host.memory_reserve), "1024", 1, 1 << 24,
      "creates are refused rather than take the last of the host's memory"},
-    {"disk_reserve_mb", NUMBER, offsetof(struct config, disk_reserve_mb), "1024", 1, 1 << 30,
-     "and of its disk"},
-    {"idle_seconds", NUMBER, offsetof(struct config, idle_seconds), "900", 1, 1 << 30,
+    {"disk_reserve_mb", BYTES_IN_MB(host.disk_reserve), "1024", 1, 1 << 30, "and of its disk"},
+    {"idle_seconds", MEMBER(host.idle_s), "900", 1, 1 << 30,
      "a sandbox without ttl that is not persistent ends when unused for so long"},
-    {"silent_seconds", NUMBER, offsetof(struct config, silent_seconds), "20", 1, 3600,
+    {"silent_seconds", MEMBER(host.silent_s), "20", 1, 3600,
      "an agent that is asked and says nothing for so long is taken to hang"},
-    {"build_seconds", NUMBER, offsetof(struct config, build_seconds), "1200", 1, 7 * 86400,
+    {"build_seconds", MEMBER(host.build_s), "1200", 1, 7 * 86400,
      "a build of a template that takes longer is ended"},
-    {"compress_hibernated", FLAG, offsetof(struct config, compress_hibernated), "no", 0, 0,
+    {"compress_hibernated", MEMBER(host.compress_hibernated), "no", 0, 0,
      "memory of hibernated sandboxes is compressed (zstd): less disk, slower to wake"},
-    {"compress_snapshots", FLAG, offsetof(struct config, compress_snapshots), "no", 0, 0,
+    {"compress_snapshots", MEMBER(host.compress_snapshots), "no", 0, 0,
      "and of snapshots: sandboxes from one snapshot then share no memory"},
-    {"snapshots_keep", NUMBER, offsetof(struct config, snapshots_keep), "0", 0, 1000000,
+    {"snapshots_keep", MEMBER(host.snapshots_keep), "0", 0, 1000000,
      "of a sandbox's snapshots without a name, the last so many; 0: all"},
-    {"snapshots_max_age_seconds", NUMBER, offsetof(struct config, snapshots_max_age_seconds), "0",
-     0, 1 << 30, "and so long; 0: for ever"},
-    {"snapshots_total_mb", NUMBER, offsetof(struct config, snapshots_total_mb), "0", 0, 1 << 30,
+    {"snapshots_max_age_seconds", MEMBER(host.snapshots_max_age_s), "0", 0, 1 << 30,
+     "and so long; 0: for ever"},
+    {"snapshots_total_mb", BYTES_IN_MB(host.snapshots_total), "0", 0, 1 << 30,
      "of one tenant: the oldest without a name go when there is more; 0: no limit"},
-    {"prepare_ahead", NUMBER, offsetof(struct config, prepare_ahead), "8", 1, 256,
+    {"prepare_ahead", MEMBER(host.prepare_ahead), "8", 1, 256,
      "machine processes made before they are asked for"},
-    {"threads", NUMBER, offsetof(struct config, threads), "8", 1, 256, "for what blocks"},
-    {"connections_max", NUMBER, offsetof(struct config, connections_max), "8192", 1, 1 << 20,
-     "of clients"},
-    {"rate_per_second", NUMBER, offsetof(struct config, rate_per_second), "0", 0, 1 << 24,
+    {"threads", MEMBER(host.threads), "8", 1, 256, "for what blocks"},
+    {"connections_max", MEMBER(http.conns_max), "8192", 1, 1 << 20, "of clients"},
+    {"rate_per_second", MEMBER(api.rate_per_s), "0", 0, 1 << 24,
      "requests of one tenant; 0: no limit"},
-    {"rate_burst", NUMBER, offsetof(struct config, rate_burst), "0", 0, 1 << 24,
-     "how many may come at once"},
-    {"log", LOG, offsetof(struct config, log), "info", 0, 0,
+    {"rate_burst", MEMBER(api.rate_burst), "0", 0, 1 << 24, "how many may come at once"},
+    {"log", LOG, offsetof(struct config, log), 0, "info", 0, 0,
      "error, warn, info (life events) or debug (requests and operations too); ROOM=LEVEL for one "
      "directory of src/; sandbox=ID for one sandbox; with commas between"},
-    {"stub_auth", FLAG, offsetof(struct config, stub_auth), "no", 0, 0,
+    {"stub_auth", MEMBER(api.stub_auth), "no", 0, 0,
      "development: a request without a token is an admin's"},
-    {"weak_jail", FLAG, offsetof(struct config, weak_jail), "no", 0, 0,
+    {"weak_jail", MEMBER(weak_jail), "no", 0, 0,
      "start machines even if this host lacks parts of the jail (panda doctor)"},
 };
 
@@ -116,58 +119,71 @@ static const struct key *key_of(const char *name)
 	return NULL;
 }
 
-static int set_text(char **at, const char *value)
+static int set_text(const char **at, const char *value)
 {
 	char *copy = strdup(value);
 
 	if (!copy)
 		return -ENOMEM;
-	free(*at);
+	free((char *)*at);
 	*at = copy;
+	return 0;
+}
+
+static int set_listen(struct config *c, const char *value, struct err *e)
+{
+	if (c->nlisten == LISTEN_MAX)
+		return err_set(e, E2BIG, "bad_config", "listen: at most %d addresses", LISTEN_MAX);
+	if (set_text(&c->listen[c->nlisten], value) < 0)
+		return err_nomem(e);
+	c->nlisten++;
+	return 0;
+}
+
+static int set_number(const struct key *k, void *at, const char *value, struct err *e)
+{
+	char *end;
+	long long n;
+
+	errno = 0;
+	n = strtoll(value, &end, 10);
+	if (errno || end == value || *end || n < k->min || n > k->max)
+		return err_set(e, EINVAL, "bad_config",
+		               "%s: '%.40s' is not a number from %lld to %lld", k->name, value,
+		               (long long)k->min, (long long)k->max);
+	if (k->kind == NUMBER)
+		*(unsigned *)at = (unsigned)n << k->shift;
+	else
+		*(uint64_t *)at = (uint64_t)n << k->shift;
 	return 0;
 }
 
 int config_set(struct config *c, const char *key, const char *value, struct err *e)
 {
 	const struct key *k = key_of(key);
-	char *end;
-	long long n;
+	void *at;
 
 	if (!k)
 		return err_set(e, EINVAL, "bad_config",
 		               "there is no key '%.40s': 'pandad --print-config' shows all", key);
+	at = (char *)c + k->at;
 	switch (k->kind) {
 	case LISTEN:
-		if (c->nlisten == LISTEN_MAX)
-			return err_set(e, E2BIG, "bad_config", "listen: at most %d addresses",
-			               LISTEN_MAX);
-		c->listen[c->nlisten] = NULL;
-		if (set_text(&c->listen[c->nlisten], value) < 0)
-			return err_nomem(e);
-		c->nlisten++;
-		return 0;
+		return set_listen(c, value, e);
 	case LOG:
 		if (log_filter_parse(value, &(struct log_filter){0}, e) < 0)
 			return -EINVAL;
 		/* fall through */
 	case TEXT:
-		if (set_text((char **)((char *)c + k->at), value) < 0)
-			return err_nomem(e);
-		return 0;
+		return set_text(at, value) < 0 ? err_nomem(e) : 0;
 	case NUMBER:
-		errno = 0;
-		n = strtoll(value, &end, 10);
-		if (errno || end == value || *end || n < k->min || n > k->max)
-			return err_set(e, EINVAL, "bad_config",
-			               "%s: '%.40s' is not a number from %lld to %lld", key, value,
-			               (long long)k->min, (long long)k->max);
-		*(int64_t *)((char *)c + k->at) = n;
-		return 0;
+	case LONG_NUMBER:
+		return set_number(k, at, value, e);
 	default:
 		if (strcmp(value, "yes") != 0 && strcmp(value, "no") != 0)
 			return err_set(e, EINVAL, "bad_config", "%s: '%.40s' is neither yes nor no",
 			               key, value);
-		*(bool *)((char *)c + k->at) = value[0] == 'y';
+		*(bool *)at = value[0] == 'y';
 		return 0;
 	}
 }
@@ -233,7 +249,7 @@ void config_fini(struct config *c)
 		if (keys[i].kind == TEXT || keys[i].kind == LOG)
 			free(*(char **)((char *)c + keys[i].at));
 	for (size_t i = 0; i < c->nlisten; i++)
-		free(c->listen[i]);
+		free((char *)c->listen[i]);
 }
 
 void config_print(const struct config *c, FILE *to)
@@ -253,11 +269,15 @@ void config_print(const struct config *c, FILE *to)
 			break;
 		case TEXT:
 		case LOG:
-			text = *(char *const *)at;
+			text = *(const char *const *)at;
 			fprintf(to, "%s%s = %s\n", text ? "" : "#", k->name, text ? text : "");
 			break;
 		case NUMBER:
-			fprintf(to, "%s = %lld\n", k->name, (long long)*(const int64_t *)at);
+			fprintf(to, "%s = %u\n", k->name, *(const unsigned *)at >> k->shift);
+			break;
+		case LONG_NUMBER:
+			fprintf(to, "%s = %" PRIu64 "\n", k->name,
+			        *(const uint64_t *)at >> k->shift);
 			break;
 		default:
 			fprintf(to, "%s = %s\n", k->name, *(const bool *)at ? "yes" : "no");

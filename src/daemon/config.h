@@ -1,30 +1,32 @@
 /*
  * daemon/config.h - the one file that says how this pandad works
  * Lines of `key = value`; '#' begins a comment. Every key has a default that suits one plain host.
+ * A key is read straight into the struct of the room that works by it. Besides the keys, the room's
+ * struct has what main.c adds: callbacks, and what follows from several keys.
  */
 #pragma once
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 
+#include "api/api.h"
 #include "base/err.h"
+#include "engine/engines.h"
+#include "host/host.h"
 
 enum {
 	LISTEN_MAX = 8,
 };
 
+/* The text that keys say is the config's: the rooms have it until config_fini(). */
 struct config {
-	char *listen[LISTEN_MAX]; /* "127.0.0.1:8080", "[::1]:8080", "unix:/path" */
+	const char *listen[LISTEN_MAX]; /* "127.0.0.1:8080", "[::1]:8080", "unix:/path" */
 	size_t nlisten;
-	char *data_dir, *run_dir, *engine, *kernel, *vmm, *vmlinux, *upper_image, *cgroup_parent;
-	char *tls_cert, *tls_key, *preview_suffix, *public_url;
-	char *log;                       /* as log_filter_parse() reads it */
-	char *net_pool, *wan, *resolver; /* resolver: one address, or several with spaces between */
-	int64_t sandboxes_max, memory_reserve_mb, disk_reserve_mb, idle_seconds, silent_seconds,
-	    build_seconds, prepare_ahead, threads, rate_per_second, rate_burst, connections_max,
-	    snapshots_keep, snapshots_max_age_seconds, snapshots_total_mb;
-	int64_t net_connections, net_up_kbit, net_down_kbit;
-	bool stub_auth, weak_jail, network, egress_deny, compress_hibernated, compress_snapshots;
+	const char *log; /* as log_filter_parse() reads it */
+	bool weak_jail;  /* start machines without what this host lacks of the jail */
+	struct host_config host;
+	struct engines_config engines;
+	struct api_config api;
+	struct http_config http;
 };
 
 int config_default(struct config *c);

@@ -35,7 +35,6 @@
 enum {
 	DRAIN_MS = 3000, /* requests that are open when we are asked to end */
 	LOCK_MS = 3000,
-	RESOLVERS_MAX = 3,
 };
 
 struct daemon {
@@ -48,8 +47,6 @@ struct daemon {
 	struct loop_io signals;
 	struct loop_timer deadline;
 	int signal_fd, lock_fd;
-	char *resolvers[RESOLVERS_MAX]; /* into config.resolver */
-	size_t nresolvers;
 	bool ending;
 };
 
@@ -133,8 +130,8 @@ static int listen_tcp(const char *where, int *ret, struct err *e)
 
 static int listen_all(struct daemon *d, struct err *e)
 {
-	char *standard[] = {"127.0.0.1:8080"};
-	char **list = d->config.nlisten ? d->config.listen : standard;
+	const char *standard[] = {"127.0.0.1:8080"};
+	const char **list = d->config.nlisten ? d->config.listen : standard;
 	size_t n = d->config.nlisten ? d->config.nlisten : 1;
 
 	for (size_t i = 0; i < n; i++) {
@@ -249,17 +246,17 @@ static int lock_run_dir(struct daemon *d, struct err *e)
 	char path[4096];
 	int r;
 
-	if (mkdir(d->config.run_dir, 0700) < 0 && errno != EEXIST)
+	if (mkdir(d->config.host.run_dir, 0700) < 0 && errno != EEXIST)
 		return err_set(e, errno, "run_dir", "cannot make %s: %s (it needs root)",
-		               d->config.run_dir, strerror(errno));
-	if (mkdir(d->config.data_dir, 0700) < 0 && errno != EEXIST)
-		return err_set(e, errno, "data_dir", "cannot make %s: %s", d->config.data_dir,
+		               d->config.host.run_dir, strerror(errno));
+	if (mkdir(d->config.host.data_dir, 0700) < 0 && errno != EEXIST)
+		return err_set(e, errno, "data_dir", "cannot make %s: %s", d->config.host.data_dir,
 		               strerror(errno));
-	snprintf(path, sizeof(path), "%s/lock", d->config.data_dir);
+	snprintf(path, sizeof(path), "%s/lock", d->config.host.data_dir);
 	d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (d->lock_fd < 0)
-		return err_set(e, errno, "data_dir", "cannot write in %s: %s", d->config.data_dir,
-		               strerror(errno));
+		return err_set(e, errno, "data_dir", "cannot write in %s: %s",
+		               d->config.host.data_dir, strerror(errno));
 	/* One that was killed may have left a child on its way into a jail, for a moment. */
 	while ((r = flock(d->lock_fd, LOCK_EX | LOCK_NB)) < 0 && mono_ms() < deadline)
 		usleep(10000);
@@ -267,70 +264,32 @@ static int lock_run_dir(struct daemon *d, struct err *e)
 		return err_set(
 		    e, EBUSY, "data_dir",
 		    "another pandad works with %s: stop that one, or choose another data_dir",
-		    d->config.data_dir);
+		    d->config.host.data_dir);
 	return 0;
 }
 
 static int wire(struct daemon *d, struct err *e)
 {
-	const struct config *c = &d->config;
-	struct host_config hc = {.run_dir = c->run_dir,
-	                         .data_dir = c->data_dir,
-	                         .upper_image = c->upper_image,
-	                         .threads = (unsigned)c->threads,
-	                         .sandboxes_max = (unsigned)c->sandboxes_max,
-	                         .memory_reserve = (uint64_t)c->memory_reserve_mb << 20,
-	                         .disk_reserve = (uint64_t)c->disk_reserve_mb << 20,
-	                         .prepare_ahead = (unsigned)c->prepare_ahead,
-	                         .idle_s = c->idle_seconds,
-	                         .snapshots_keep = c->snapshots_keep,
-	                         .snapshots_max_age_s = c->snapshots_max_age_seconds,
-	                         .snapshots_total = (uint64_t)c->snapshots_total_mb << 20,
-	                         .silent_s = (unsigned)c->silent_seconds,
-	                         .build_s = (unsigned)c->build_seconds,
-	                         .compress_hibernated = c->compress_hibernated,
-	                         .compress_snapshots = c->compress_snapshots,
-	                         .network_off = !c->network,
-	                         .egress_deny = c->egress_deny,
-	                         .net_pool = c->net_pool,
-	                         .wan = c->wan,
-	                         .resolvers = (const char *const *)d->resolvers,
-	                         .nresolvers = d->nresolvers,
-	                         .net_conns = (unsigned)c->net_connections,
-	                         .net_up_kbit = (uint64_t)c->net_up_kbit,
-	                         .net_down_kbit = (uint64_t)c->net_down_kbit};
-	struct api_config ac = {.preview_suffix = c->preview_suffix,
-	                        .public_url = c->public_url,
-	                        .rate_per_s = (unsigned)c->rate_per_second,
-	                        .rate_burst = (unsigned)c->rate_burst,
-	                        .stub_auth = c->stub_auth};
-	struct http_config sc = {.conns_max = (unsigned)c->connections_max,
-	                         .tls_cert = c->tls_cert,
-	                         .tls_key = c->tls_key,
-	                         .handler = api_handle,
-	                         .refusal = api_refusal,
-	                         .logged = api_logged};
-	struct engines_config um = {.engine = c->engine,
-	                            .kernel = c->kernel,
-	                            .vmm = c->vmm,
-	                            .vmlinux = c->vmlinux,
-	                            .run_dir = c->run_dir,
-	                            .cgroup_parent = c->cgroup_parent,
-	                            .jail_want = c->weak_jail ? 0 : JAIL_ALL};
+	struct config *c = &d->config;
 	char token[64];
 	int r;
 
+	c->engines.run_dir = c->host.run_dir;
+	c->engines.jail_want = c->weak_jail ? 0 : JAIL_ALL;
+	c->http.handler = api_handle;
+	c->http.refusal = api_refusal;
+	c->http.logged = api_logged;
 	if (loop_new(&d->loop) < 0)
 		return err_nomem(e);
 	r = watch_signals(d, e);
 	if (r == 0)
 		r = lock_run_dir(d, e);
 	if (r == 0)
-		r = engines_new(&um, &d->engines, e);
+		r = engines_new(&c->engines, &d->engines, e);
 	if (r == 0)
-		r = host_open(d->loop, d->engines, &hc, &d->host, e);
+		r = host_open(d->loop, d->engines, &c->host, &d->host, e);
 	if (r == 0)
-		r = api_new(d->host, &ac, &d->api, e);
+		r = api_new(d->host, &c->api, &d->api, e);
 	if (r == 0) {
 		r = api_first_token(d->api, token, e);
 		if (r > 0) {
@@ -339,9 +298,9 @@ static int wire(struct daemon *d, struct err *e)
 		}
 		r = r < 0 ? r : 0;
 	}
-	sc.arg = d->api;
+	c->http.arg = d->api;
 	if (r == 0)
-		r = http_server_new(d->loop, &sc, &d->server, e);
+		r = http_server_new(d->loop, &c->http, &d->server, e);
 	if (r == 0)
 		r = listen_all(d, e);
 	return r;
@@ -375,15 +334,6 @@ static void raise_limits(void)
 	}
 }
 
-static void split_resolvers(struct daemon *d)
-{
-	char *rest = d->config.resolver, *one;
-
-	while (rest && d->nresolvers < RESOLVERS_MAX && (one = strsep(&rest, " \t")))
-		if (*one)
-			d->resolvers[d->nresolvers++] = one;
-}
-
 static int run(struct daemon *d)
 {
 	struct log_filter filter;
@@ -392,7 +342,6 @@ static int run(struct daemon *d)
 
 	if (log_filter_parse(d->config.log, &filter, &e) == 0)
 		log_filter_set(&filter);
-	split_resolvers(d);
 	raise_limits();
 	umask(077);
 	fault_init();

@@ -194,22 +194,6 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 	h->store = (struct snapshot_store){.root = -1, .layers = -1, .snapshots = -1};
 	h->machines.dir = -1;
 	depot_init(&h->depot);
-	if (!h->config.threads)
-		h->config.threads = 8;
-	if (!h->config.sandboxes_max)
-		h->config.sandboxes_max = 4096;
-	if (!h->config.memory_reserve)
-		h->config.memory_reserve = (uint64_t)1 << 30;
-	if (!h->config.disk_reserve)
-		h->config.disk_reserve = (uint64_t)1 << 30;
-	if (!h->config.prepare_ahead)
-		h->config.prepare_ahead = 8;
-	if (!h->config.idle_s)
-		h->config.idle_s = 900;
-	if (!h->config.silent_s)
-		h->config.silent_s = 20;
-	if (!h->config.build_s)
-		h->config.build_s = 20 * 60;
 	r = open_dirs(h, e);
 	if (r == 0 && dict_new(&h->by_id) < 0)
 		r = err_nomem(e);

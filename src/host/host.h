@@ -13,32 +13,28 @@
 #include "host/event.h"
 #include "host/sandbox.h"
 #include "machine/machine.h"
+#include "net/net.h"
 #include "template/depot.h"
 
-struct net;
 struct template;
 
+/* No member has a default here: those of the keys stand in daemon/config.c. */
 struct host_config {
 	const char *run_dir, *data_dir;
 	const char *upper_image; /* an empty file system: what machines write on */
-	unsigned threads;        /* for what blocks; 0: 8 */
-	unsigned sandboxes_max;  /* 0: 4096 */
-	uint64_t memory_reserve; /* bytes of MemAvailable that creates leave alone; 0: 1 GiB */
-	uint64_t disk_reserve;   /* free bytes of the data directory; 0: 1 GiB */
-	unsigned prepare_ahead;  /* processes made before they are asked for; 0: 8 */
-	int64_t idle_s;          /* of a sandbox without ttl; 0: 900 */
-	unsigned silent_s;       /* an agent that does not answer for so long hangs; 0: 20 */
-	unsigned build_s;        /* how long a whole build may take; 0: 1200 */
+	unsigned threads;        /* for what blocks */
+	unsigned sandboxes_max;
+	uint64_t memory_reserve; /* bytes of MemAvailable that creates leave alone */
+	uint64_t disk_reserve;   /* free bytes of the data directory */
+	unsigned prepare_ahead;  /* processes and networks made before they are asked for */
+	int64_t idle_s;          /* of a sandbox without ttl */
+	unsigned silent_s;       /* an agent that does not answer for so long hangs */
+	unsigned build_s;        /* how long a whole build may take */
 	bool compress_hibernated, compress_snapshots;
 	int64_t snapshots_keep, snapshots_max_age_s; /* host/retention.c; 0: all, for ever */
 	uint64_t snapshots_total;                    /* bytes of a tenant; 0: no limit */
-	bool network_off;                            /* guests have none */
-	bool egress_deny;           /* what a sandbox without a list may reach: nothing */
-	const char *net_pool, *wan; /* see net/net.h; NULL: its defaults */
-	const char *const *resolvers;
-	size_t nresolvers;
-	unsigned net_conns;                  /* connections of a sandbox; 0: 512 */
-	uint64_t net_up_kbit, net_down_kbit; /* its bandwidth; 0: no limit */
+	bool network;                                /* false: guests have none */
+	struct net_config net; /* host_open() sets loop, ready, event, gone and arg itself */
 };
 
 struct quota { /* per tenant; 0: no limit */

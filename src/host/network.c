@@ -10,7 +10,6 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/macro.h"
-#include "net/net.h"
 
 /* Of one sandbox, on record, of each kind: what was refused shall not hide what was allowed. The
  * others are only counted. */
@@ -78,23 +77,16 @@ static void on_event(void *arg, const struct net_event *ev)
 
 void network_open(struct host *h)
 {
-	struct net_config c = {.loop = h->loop,
-	                       .pool = h->config.net_pool,
-	                       .ready = h->config.prepare_ahead,
-	                       .default_mode = h->config.egress_deny ? NET_OFF : NET_OPEN,
-	                       .resolvers = h->config.resolvers,
-	                       .n_resolvers = h->config.nresolvers,
-	                       .wan = h->config.wan,
-	                       .conns_max = h->config.net_conns,
-	                       .up_kbit = h->config.net_up_kbit,
-	                       .down_kbit = h->config.net_down_kbit,
-	                       .event = on_event,
-	                       .gone = on_gone,
-	                       .arg = h};
+	struct net_config c = h->config.net;
 	struct err e;
 
-	if (h->config.network_off)
+	if (!h->config.network)
 		return;
+	c.loop = h->loop;
+	c.ready = h->config.prepare_ahead;
+	c.event = on_event;
+	c.gone = on_gone;
+	c.arg = h;
 	if (net_new(&c, &h->net, &e) < 0) {
 		h->net = NULL;
 		log_warn("sandboxes have no network on this host why=\"%s\"", e.text);
@@ -135,7 +127,7 @@ const char *network_mode(const struct host *h, const json_t *egress)
 	const json_t *allow = network_allow(egress);
 
 	if (!allow)
-		return h->config.egress_deny ? "off" : "open";
+		return h->config.net.egress_deny ? "off" : "open";
 	if (json_is_string(allow))
 		return "open";
 	return json_array_size(allow) ? "list" : "off";

@@ -12,7 +12,6 @@
 
 enum {
 	READY_DEFAULT = 4,
-	CONNS_DEFAULT = 512, /* each also has an entry in the host's table, which is one for all */
 	NAMES_PER_S_DEFAULT = 100,
 	OPEN_S_DEFAULT = 180,
 	RESOLV_CONF_MAX = 65536,
@@ -43,16 +42,17 @@ static size_t read_resolv_conf(struct upstream_server *ret, size_t max)
 static int open_upstream(struct net *n, const struct net_config *c, struct err *e)
 {
 	struct upstream_server servers[NET_RESOLVERS_MAX];
+	autofree char *text = strdup(c->resolvers ? c->resolvers : "");
+	char *save = NULL, *one;
 	size_t count = 0;
 
-	if (c->n_resolvers > NET_RESOLVERS_MAX)
-		return err_set(e, EINVAL, "bad_config", "at most %d resolvers", NET_RESOLVERS_MAX);
-	for (; count < c->n_resolvers; count++)
-		if (addr_parse_port(c->resolvers[count], 53, &servers[count].addr,
-		                    &servers[count].port) < 0)
+	if (!text)
+		return err_nomem(e);
+	for (one = strtok_r(text, " \t", &save); one && count < ARRAY_LEN(servers);
+	     one = strtok_r(NULL, " \t", &save), count++)
+		if (addr_parse_port(one, 53, &servers[count].addr, &servers[count].port) < 0)
 			return err_set(e, EINVAL, "bad_config",
-			               "resolver '%s' is not an IPv4 address or address:port",
-			               c->resolvers[count]);
+			               "resolver '%s' is not an IPv4 address or address:port", one);
 	if (!count)
 		count = read_resolv_conf(servers, ARRAY_LEN(servers));
 	if (upstream_new(n->loop, servers, count, &n->up) < 0)
@@ -90,8 +90,7 @@ static int open_all(struct net *n, const struct net_config *c, struct err *e)
 	n->nft = strdup(c->nft ? c->nft : "/usr/sbin/nft");
 	if (!n->nft || nl_batch_new(&n->batch) < 0)
 		return err_nomem(e);
-	r = net_policy_new(c->default_mode == NET_OPEN ? NET_OPEN : NET_OFF, NULL, 0,
-	                   &n->default_policy, e);
+	r = net_policy_new(c->egress_deny ? NET_OFF : NET_OPEN, NULL, 0, &n->default_policy, e);
 	if (r < 0)
 		return r;
 	n->host_ns = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
@@ -128,7 +127,6 @@ int net_new(const struct net_config *c, struct net **ret, struct err *e)
 	n->config.resolvers = NULL;
 	n->config.ready =
 	    MIN(c->ready ? c->ready : (unsigned)READY_DEFAULT, (unsigned)NET_READY_MAX);
-	n->config.conns_max = c->conns_max ? c->conns_max : CONNS_DEFAULT;
 	n->config.open_s = c->open_s ? c->open_s : OPEN_S_DEFAULT;
 	n->config.names_per_s = c->names_per_s ? c->names_per_s : NAMES_PER_S_DEFAULT;
 	n->host_ns = -1;

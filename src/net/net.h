@@ -92,14 +92,16 @@ struct net_config {
 	struct loop *loop;
 	const char *pool; /* addresses of the veths; NULL: "10.200.0.0/16". Prefix 8 to 28 */
 	unsigned ready;   /* slots to keep ready; 0: 4 */
-	enum net_mode default_mode; /* for net_take() without a policy: NET_OPEN or NET_OFF */
-	const char *const
-	    *resolvers; /* "address" or "address:port", n_resolvers of them; none: resolv.conf's */
-	size_t n_resolvers;
+	bool egress_deny; /* net_take() without a policy: NET_OFF; else NET_OPEN */
+	/* "address" or "address:port", with spaces between; NULL: those of resolv.conf. The first
+	 * NET_RESOLVERS_MAX of them are asked. */
+	const char *resolvers;
 	const char
 	    *wan; /* interface that leads out; NULL: that of the default route, if there is one */
-	const char *nft;             /* path of the program; NULL: /usr/sbin/nft */
-	unsigned conns_max;          /* connections of a slot at once; 0: 512 */
+	const char *nft; /* path of the program; NULL: /usr/sbin/nft */
+	/* Connections of a slot at once: each has an entry in the host's table, too, which is one
+	 * for all. */
+	unsigned conns_max;
 	uint64_t up_kbit, down_kbit; /* bandwidth of a slot; 0: unlimited */
 	unsigned open_s;      /* an address that a name led to stays open so long at least, and a
 	                         third of that longer than the answer is good; 0: 180 */

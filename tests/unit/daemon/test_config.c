@@ -37,10 +37,27 @@ static void a_file_changes_what_it_names(void **state)
 	                 0);
 	assert_int_equal(c.nlisten, 2);
 	assert_string_equal(c.listen[1], "unix:/x");
-	assert_int_equal(c.threads, 3);
-	assert_true(c.stub_auth);
-	assert_string_equal(c.data_dir, "/a b");
-	assert_int_equal(c.idle_seconds, 900);
+	assert_int_equal(c.host.threads, 3);
+	assert_true(c.api.stub_auth);
+	assert_string_equal(c.host.data_dir, "/a b");
+	assert_int_equal(c.host.idle_s, 900);
+	config_fini(&c);
+}
+
+static void a_room_reads_a_number_in_its_own_unit(void **state)
+{
+	struct config c;
+	struct err e;
+
+	assert_int_equal(config_default(&c), 0);
+	assert_int_equal(c.host.memory_reserve, (uint64_t)1 << 30);
+	assert_int_equal(read_text(&c, "disk_reserve_mb = 1000000000\nnet_up_kbit = 7\n", &e), 0);
+	assert_int_equal(c.host.disk_reserve, (uint64_t)1000000000 << 20);
+	assert_int_equal(c.host.net.up_kbit, 7);
+	/* Neither of them runs over into its neighbour. */
+	assert_int_equal(c.host.memory_reserve, (uint64_t)1 << 30);
+	assert_int_equal(c.host.net.down_kbit, 0);
+	assert_int_equal(c.host.net.conns_max, 512);
 	config_fini(&c);
 }
 
@@ -65,20 +82,27 @@ static void nonsense_is_refused_with_its_line(void **state)
 static void what_is_printed_can_be_read(void **state)
 {
 	struct config c, d;
-	char *text = NULL;
+	char *text = NULL, *again = NULL;
 	size_t n;
 	FILE *f = open_memstream(&text, &n);
 	struct err e;
 
 	assert_int_equal(config_default(&c), 0);
 	assert_int_equal(config_set(&c, "threads", "5", &e), 0);
+	assert_int_equal(config_set(&c, "snapshots_total_mb", "77", &e), 0);
+	assert_int_equal(config_set(&c, "network", "no", &e), 0);
 	config_print(&c, f);
 	fclose(f);
 	assert_int_equal(config_default(&d), 0);
 	assert_int_equal(read_text(&d, text, &e), 0);
-	assert_int_equal(d.threads, 5);
-	assert_string_equal(d.run_dir, c.run_dir);
+	assert_int_equal(d.host.threads, 5);
+	assert_string_equal(d.host.run_dir, c.host.run_dir);
 	assert_int_equal(d.nlisten, 1);
+	f = open_memstream(&again, &n);
+	config_print(&d, f);
+	fclose(f);
+	assert_string_equal(again, text);
+	free(again);
 	free(text);
 	config_fini(&c);
 	config_fini(&d);
@@ -88,6 +112,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_file_changes_what_it_names),
+	    cmocka_unit_test(a_room_reads_a_number_in_its_own_unit),
 	    cmocka_unit_test(nonsense_is_refused_with_its_line),
 	    cmocka_unit_test(what_is_printed_can_be_read),
 	};

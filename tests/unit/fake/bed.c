@@ -120,7 +120,10 @@ void bed_make(struct bed *b)
 	                                 .memory_reserve = 1,
 	                                 .disk_reserve = 1,
 	                                 .prepare_ahead = 1,
-	                                 .network_off = true};
+	                                 .sandboxes_max = 4096,
+	                                 .idle_s = 900,
+	                                 .silent_s = 20,
+	                                 .build_s = 1200};
 	b->engine = (struct engine){.name = "fake", .isolation = "a-process", .kernel = "fake-1"};
 }
 

@@ -421,16 +421,14 @@ static void stop(void *arg)
 /* net-bed READY RESOLVER [POOL [default-mode [UP_KBIT DOWN_KBIT [CONNS [OPEN_S]]]]] */
 int main(int argc, char **argv)
 {
-	const char *resolvers[1] = {argc > 2 ? argv[2] : "127.0.0.1"};
 	struct net_config c = {
 	    .ready = argc > 1 ? (unsigned)atoi(argv[1]) : 2,
-	    .resolvers = resolvers,
-	    .n_resolvers = 1,
+	    .resolvers = argc > 2 ? argv[2] : "127.0.0.1",
 	    .pool = argc > 3 ? argv[3] : NULL,
-	    .default_mode = argc > 4 && strcmp(argv[4], "off") == 0 ? NET_OFF : NET_OPEN,
+	    .egress_deny = argc > 4 && strcmp(argv[4], "off") == 0,
 	    .up_kbit = argc > 5 ? strtoull(argv[5], NULL, 10) : 0,
 	    .down_kbit = argc > 6 ? strtoull(argv[6], NULL, 10) : 0,
-	    .conns_max = argc > 7 ? (unsigned)atoi(argv[7]) : 0,
+	    .conns_max = argc > 7 && atoi(argv[7]) ? (unsigned)atoi(argv[7]) : 512,
 	    .open_s = argc > 8 ? (unsigned)atoi(argv[8]) : 0,
 	    .event = on_event,
 	};
