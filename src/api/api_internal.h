@@ -29,7 +29,6 @@ enum {
 	DURATIONS = 12,
 	MCP_CALLS_PER_S = 1,
 	MCP_CALLS_BURST = 60,
-	TTL_MAX_S = 315360000, /* ten years */
 };
 
 /* ---- router.c ---- */

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,18 +83,53 @@ static void put(json_t *doc, const char *key, json_t *v)
 		json_object_set(doc, key, v);
 }
 
+#define SECONDS "a whole number of seconds from 0"
+
+const struct spec_number spec_numbers[] = {
+    {"ttl_seconds", "ttl_s", offsetof(struct sandbox_spec, ttl_s), SPEC_SECONDS_MAX, -1, SECONDS},
+    {"idle_seconds", "idle_s", offsetof(struct sandbox_spec, idle_s), SPEC_SECONDS_MAX, 0, SECONDS},
+    {"auto_hibernate_seconds", "auto_hibernate_s", offsetof(struct sandbox_spec, auto_hibernate_s),
+     SPEC_SECONDS_MAX, -1, SECONDS},
+    {"snapshots_max_age_seconds", "snapshots_max_age_s",
+     offsetof(struct sandbox_spec, snapshots_max_age_s), SPEC_SECONDS_MAX, 0, SECONDS},
+    {"snapshots_keep", "snapshots_keep", offsetof(struct sandbox_spec, snapshots_keep), 1000000, 0,
+     "a number from 0 (all)"},
+    {0},
+};
+
+int64_t *spec_number(struct sandbox_spec *s, const struct spec_number *n)
+{
+	return (int64_t *)((char *)s + n->at);
+}
+
+void spec_init(struct sandbox_spec *ret)
+{
+	*ret = (struct sandbox_spec){0};
+	for (const struct spec_number *n = spec_numbers; n->key; n++)
+		*spec_number(ret, n) = -1;
+}
+
+static void put_numbers(json_t *doc, const struct sandbox_spec *s)
+{
+	for (const struct spec_number *n = spec_numbers; n->key; n++) {
+		int64_t value = *(const int64_t *)((const char *)s + n->at);
+
+		if (value >= 0)
+			json_object_set_new(doc, n->recorded, json_integer(value));
+	}
+}
+
 json_t *sandbox_to_doc(const struct sandbox *sb)
 {
 	const struct sandbox_spec *s = &sb->spec;
-	json_t *doc = json_pack(
-	    "{s:s, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:s, s:s}",
-	    "template", s->template, "from_snapshot", s->from_snapshot, "ttl_s",
-	    (json_int_t)s->ttl_s, "idle_s", (json_int_t)s->idle_s, "auto_hibernate_s",
-	    (json_int_t)s->auto_hibernate_s, "persistent", s->persistent, "parent", sb->parent,
-	    "tree", sb->tree, "cpu", (int)sb->cpu, "memory_mb", (int)sb->memory_mb, "disk_gb",
-	    (int)sb->disk_gb, "boot_ms", (int)sb->boot_ms, "boot_mode", sb->boot_mode, "runner",
-	    sb->runner, "generation", (json_int_t)sb->generation, "end", sb->end, "isolation",
-	    sb->isolation);
+	json_t *doc =
+	    json_pack("{s:s, s:s, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:s, s:s}",
+	              "template", s->template, "from_snapshot", s->from_snapshot, "persistent",
+	              s->persistent, "parent", sb->parent, "tree", sb->tree, "cpu", (int)sb->cpu,
+	              "memory_mb", (int)sb->memory_mb, "disk_gb", (int)sb->disk_gb, "boot_ms",
+	              (int)sb->boot_ms, "boot_mode", sb->boot_mode, "runner", sb->runner,
+	              "generation", (json_int_t)sb->generation, "end", sb->end, "isolation",
+	              sb->isolation);
 
 	if (!doc)
 		return NULL;
@@ -101,11 +137,7 @@ json_t *sandbox_to_doc(const struct sandbox *sb)
 		json_object_set_new(doc, "machine", json_string(sb->machine));
 	if (s->checkpoints)
 		json_object_set_new(doc, "checkpoints", json_true());
-	if (s->snapshots_keep >= 0)
-		json_object_set_new(doc, "snapshots_keep", json_integer(s->snapshots_keep));
-	if (s->snapshots_max_age_s >= 0)
-		json_object_set_new(doc, "snapshots_max_age_s",
-		                    json_integer(s->snapshots_max_age_s));
+	put_numbers(doc, s);
 	if (sb->checkpointed)
 		json_object_set_new(doc, "checkpointed", json_true());
 	if (sb->volumes_pending)
@@ -151,11 +183,8 @@ void sandbox_from_doc(struct sandbox *sb, const json_t *doc)
 
 	get_text(doc, "template", s->template, sizeof(s->template));
 	get_text(doc, "from_snapshot", s->from_snapshot, sizeof(s->from_snapshot));
-	s->ttl_s = get_int(doc, "ttl_s", -1);
-	s->idle_s = get_int(doc, "idle_s", -1);
-	s->auto_hibernate_s = get_int(doc, "auto_hibernate_s", -1);
-	s->snapshots_keep = get_int(doc, "snapshots_keep", -1);
-	s->snapshots_max_age_s = get_int(doc, "snapshots_max_age_s", -1);
+	for (const struct spec_number *n = spec_numbers; n->key; n++)
+		*spec_number(s, n) = get_int(doc, n->recorded, -1);
 	s->persistent = json_is_true(json_object_get(doc, "persistent"));
 	s->checkpoints = json_is_true(json_object_get(doc, "checkpoints"));
 	sb->checkpointed = json_is_true(json_object_get(doc, "checkpointed"));

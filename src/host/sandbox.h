@@ -70,6 +70,25 @@ struct sandbox_spec {
 	json_t *metadata, *env, *egress, *volumes; /* objects, lists; NULL: none */
 };
 
+/*
+ * A number of the spec: how a request and a record call it, and what it may be. It is -1 when a
+ * request does not say it. The list in sandbox.c decides what is parsed and what is recorded: a new
+ * number is a member above, and a line there.
+ */
+struct spec_number {
+	const char *key, *recorded;
+	size_t at; /* of its int64_t in struct sandbox_spec */
+	int64_t max;
+	int64_t zero;     /* what it is when a request says 0 */
+	const char *what; /* what a request may say; an error puts max behind it */
+};
+
+enum {
+	SPEC_SECONDS_MAX = 315360000, /* ten years */
+};
+
+extern const struct spec_number spec_numbers[]; /* until a key is NULL */
+
 struct sandbox {
 	/* on record */
 	char id[SANDBOX_ID + 1];
@@ -124,6 +143,10 @@ void sandbox_check(const struct sandbox *sb);
 json_t *sandbox_to_doc(const struct sandbox *sb);
 void sandbox_from_doc(struct sandbox *sb, const json_t *doc);
 
+/* What a request that says nothing asks for, but for the template. */
+void spec_init(struct sandbox_spec *ret);
+/* Where one of spec_numbers is in s. */
+int64_t *spec_number(struct sandbox_spec *s, const struct spec_number *n);
 void spec_fini(struct sandbox_spec *s);
 /* Deep copy. */
 int spec_copy(const struct sandbox_spec *s, struct sandbox_spec *ret);

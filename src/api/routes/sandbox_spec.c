@@ -22,7 +22,7 @@ enum {
 	EGRESS_MAX = 256,
 	EGRESS_ENTRY_MAX = 260,
 	MOUNT_PATH_MAX = 1024,
-	SNAPSHOTS_KEEP_MAX = 1000000,
+	SIZE_MOST = 315360000, /* of what is asked for; a host has less */
 };
 
 static const json_t *field(const json_t *body, const char *key)
@@ -52,35 +52,47 @@ static int copy_text(const json_t *body, const char *key, char *buf, size_t n, s
 	return 0;
 }
 
-/* 0 means none, as clients of other services use it. */
-static int seconds(const json_t *body, const char *key, int64_t zero, int64_t *ret, struct err *e)
+/* A whole number from 0 to max; 3.0 is one. */
+static bool whole(const json_t *j, int64_t max, int64_t *ret)
 {
-	const json_t *j = field(body, key);
-	double n;
+	double n = json_is_number(j) ? json_number_value(j) : -1;
+
+	if (!(n >= 0 && n <= (double)max) || n != (double)(int64_t)n)
+		return false;
+	*ret = (int64_t)n;
+	return true;
+}
+
+/* 0 means none, as clients of other services use it. */
+static int parse_number(const json_t *body, const struct spec_number *n, struct sandbox_spec *s,
+                        struct err *e)
+{
+	const json_t *j = field(body, n->key);
+	int64_t said;
 
 	if (!j)
 		return 0;
-	n = json_is_number(j) ? json_number_value(j) : -1;
-	if (!json_is_number(j) || n < 0 || n > TTL_MAX_S || n != (double)(int64_t)n)
-		return err_set(e, EINVAL, "bad_request",
-		               "field '%s' must be a whole number of seconds from 0 to %d", key,
-		               TTL_MAX_S);
-	*ret = n == 0 ? zero : (int64_t)n;
+	if (!whole(j, n->max, &said))
+		return err_set(e, EINVAL, "bad_request", "field '%s' must be %s to %lld", n->key,
+		               n->what, (long long)n->max);
+	*spec_number(s, n) = said == 0 ? n->zero : said;
 	return 0;
 }
 
-static int snapshots_keep(const json_t *body, int64_t *ret, struct err *e)
+/* The template decides its size; old clients send one all the same. Only a disk may be smaller. */
+static int parse_size(const json_t *body, struct sandbox_spec *s, struct err *e)
 {
-	const json_t *j = field(body, "snapshots_keep");
-	json_int_t n = json_integer_value(j);
+	static const char *const keys[] = {"cpu", "memory_mb", "disk_gb"};
+	int64_t n = 0;
 
-	if (!j)
-		return 0;
-	if (!json_is_integer(j) || n < 0 || n > SNAPSHOTS_KEEP_MAX)
-		return err_set(e, EINVAL, "bad_request",
-		               "field 'snapshots_keep' must be a number from 0 (all) to %d",
-		               SNAPSHOTS_KEEP_MAX);
-	*ret = n;
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		const json_t *j = field(body, keys[i]);
+
+		n = 0;
+		if (j && !whole(j, SIZE_MOST, &n))
+			return bad(e, keys[i], "must be a whole number");
+	}
+	s->disk_gb = (unsigned)n;
 	return 0;
 }
 
@@ -368,41 +380,24 @@ static int parse_name(const json_t *body, struct sandbox_spec *s, struct err *e)
 
 bool spec_parse(const json_t *body, struct sandbox_spec *ret, struct err *e)
 {
-	struct sandbox_spec s = {.ttl_s = -1,
-	                         .idle_s = -1,
-	                         .auto_hibernate_s = -1,
-	                         .snapshots_keep = -1,
-	                         .snapshots_max_age_s = -1};
+	struct sandbox_spec s;
 	const json_t *persistent = field(body, "persistent");
-	int64_t n = 0;
 	int r;
 
+	spec_init(&s);
 	snprintf(s.template, sizeof(s.template), "base");
 	r = copy_text(body, "template", s.template, sizeof(s.template), e);
 	if (r == 0)
 		r = copy_text(body, "from_snapshot", s.from_snapshot, sizeof(s.from_snapshot), e);
-	if (r == 0)
-		r = seconds(body, "ttl_seconds", -1, &s.ttl_s, e);
-	if (r == 0)
-		r = seconds(body, "idle_seconds", 0, &s.idle_s, e);
-	if (r == 0)
-		r = seconds(body, "auto_hibernate_seconds", -1, &s.auto_hibernate_s, e);
-	if (r == 0)
-		r = seconds(body, "snapshots_max_age_seconds", 0, &s.snapshots_max_age_s, e);
-	if (r == 0)
-		r = snapshots_keep(body, &s.snapshots_keep, e);
+	for (const struct spec_number *n = spec_numbers; r == 0 && n->key; n++)
+		r = parse_number(body, n, &s, e);
 	if (r == 0 && persistent && !json_is_boolean(persistent))
 		r = bad(e, "persistent", "must be true or false");
 	s.persistent = json_is_true(persistent);
 	if (r == 0 && !checkpoints_parse(body, &s.checkpoints, e))
 		r = -e->code;
-	/* The template decides its size; old clients send one all the same. */
-	for (const char *const *k = (const char *const[]){"cpu", "memory_mb", "disk_gb", NULL};
-	     *k && r == 0; k++) {
-		n = 0;
-		r = seconds(body, *k, 0, &n, NULL) < 0 ? bad(e, *k, "must be a whole number") : 0;
-	}
-	s.disk_gb = (unsigned)n; /* the last one: a disk may be made smaller */
+	if (r == 0)
+		r = parse_size(body, &s, e);
 	if (r == 0)
 		r = metadata_parse(body, &s.metadata, e);
 	if (r == 0)

@@ -225,7 +225,7 @@ void sandbox_set_lifecycle(struct call *c)
 
 	has_ttl = json_object_get(c->body, "ttl_seconds") &&
 	          !json_is_null(json_object_get(c->body, "ttl_seconds"));
-	if (!call_int(c, "ttl_seconds", 0, 0, TTL_MAX_S, &ttl_s) ||
+	if (!call_int(c, "ttl_seconds", 0, 0, SPEC_SECONDS_MAX, &ttl_s) ||
 	    !call_bool(c, "persistent", false, &persistent))
 		return;
 	if (!checkpoints_parse(c->body, &checkpoints, &e) ||

@@ -10,17 +10,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static json_t *say(const struct sandbox_spec *s)
+static json_t *say(struct sandbox_spec *s)
 {
-	json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:b}", "template", s->template, "from_snapshot",
-	                      s->from_snapshot, "ttl_seconds",
-	                      (json_int_t)(s->ttl_s < 0 ? 0 : s->ttl_s), "auto_hibernate_seconds",
-	                      (json_int_t)(s->auto_hibernate_s < 0 ? 0 : s->auto_hibernate_s),
-	                      "persistent", s->persistent);
+	json_t *j = json_pack("{s:s, s:s, s:b}", "template", s->template, "from_snapshot",
+	                      s->from_snapshot, "persistent", s->persistent);
 
 	assert(j);
-	if (s->idle_s >= 0)
-		json_object_set_new(j, "idle_seconds", json_integer(s->idle_s));
+	for (const struct spec_number *n = spec_numbers; n->key; n++)
+		if (*spec_number(s, n) >= 0)
+			json_object_set_new(j, n->key, json_integer(*spec_number(s, n)));
 	if (s->metadata)
 		json_object_set(j, "metadata", s->metadata);
 	if (s->env)
@@ -49,8 +47,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		json_decref(body);
 		return 0;
 	}
-	assert(s.ttl_s == -1 || (s.ttl_s > 0 && s.ttl_s <= TTL_MAX_S));
-	assert(s.idle_s >= -1 && s.idle_s <= TTL_MAX_S);
+	assert(s.ttl_s != 0);
+	for (const struct spec_number *n = spec_numbers; n->key; n++)
+		assert(*spec_number(&s, n) >= -1 && *spec_number(&s, n) <= n->max);
 	assert(json_array_size(s.volumes) <= SANDBOX_VOLUMES_MAX);
 	json_array_foreach(s.volumes, i, v) {
 		const char *path = json_string_value(json_object_get(v, "path"));
@@ -62,8 +61,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	again = say(&s);
 	assert(spec_parse(again, &t, &e));
 	assert(!strcmp(s.template, t.template) && !strcmp(s.from_snapshot, t.from_snapshot));
-	assert(s.ttl_s == t.ttl_s && s.idle_s == t.idle_s && s.persistent == t.persistent);
-	assert(s.auto_hibernate_s == t.auto_hibernate_s);
+	for (const struct spec_number *n = spec_numbers; n->key; n++)
+		assert(*spec_number(&s, n) == *spec_number(&t, n));
+	assert(s.persistent == t.persistent);
 	assert(same(s.metadata, t.metadata) && same(s.env, t.env) && same(s.egress, t.egress) &&
 	       same(s.volumes, t.volumes));
 	json_decref(again);

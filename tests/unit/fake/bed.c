@@ -317,12 +317,12 @@ void bed_check(struct bed *b)
 
 struct sandbox_spec bed_spec(void)
 {
-	return (struct sandbox_spec){.template = "base",
-	                             .ttl_s = -1,
-	                             .idle_s = 0,
-	                             .auto_hibernate_s = -1,
-	                             .snapshots_keep = -1,
-	                             .snapshots_max_age_s = -1};
+	struct sandbox_spec spec;
+
+	spec_init(&spec);
+	snprintf(spec.template, sizeof(spec.template), "base");
+	spec.idle_s = 0;
+	return spec;
 }
 
 void bed_answered(void *arg, const struct err *e, struct sandbox *sb)

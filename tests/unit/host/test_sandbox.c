@@ -47,6 +47,29 @@ static void a_record_comes_back_as_it_was(void **state)
 	spec_fini(&b.spec);
 }
 
+/* Also the one that the next change adds. */
+static void every_number_of_a_spec_is_recorded(void **state)
+{
+	struct sandbox a = {.boot_mode = "cold", .runner = "shell", .generation = 1}, b = {0};
+	int64_t value = 1;
+	json_t *doc;
+
+	spec_init(&a.spec);
+	for (const struct spec_number *n = spec_numbers; n->key; n++) {
+		assert_int_equal(*spec_number(&a.spec, n), -1);
+		*spec_number(&a.spec, n) = value++;
+	}
+	assert_int_equal(a.spec.ttl_s, 1);
+	doc = sandbox_to_doc(&a);
+	assert_int_equal(json_integer_value(json_object_get(doc, "auto_hibernate_s")),
+	                 a.spec.auto_hibernate_s);
+	sandbox_from_doc(&b, doc);
+	for (const struct spec_number *n = spec_numbers; n->key; n++)
+		assert_int_equal(*spec_number(&b.spec, n), *spec_number(&a.spec, n));
+	json_decref(doc);
+	spec_fini(&b.spec);
+}
+
 static void a_record_with_nothing_in_it_is_harmless(void **state)
 {
 	struct sandbox b = {0};
@@ -130,6 +153,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_record_comes_back_as_it_was),
+	    cmocka_unit_test(every_number_of_a_spec_is_recorded),
 	    cmocka_unit_test(a_record_with_nothing_in_it_is_harmless),
 	    cmocka_unit_test(every_state_has_a_word_that_is_read_back),
 	    cmocka_unit_test(a_spec_is_copied_deeply),
