@@ -1,198 +1,14 @@
 #include "api/streams/exec.h"
 
-#include <math.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "api/streams/exec_message.h"
 #include "api/streams/job.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/macro.h"
-#include "template/template.h"
-
-enum {
-	ARGS_MAX = 4096,
-	TIMEOUT_MAX_S = 365 * 24 * 3600,
-	COLLECT_WINDOW = GUEST_WINDOW,
-};
-
-/* ---- the wish ---- */
-
-static int want_text(const json_t *body, const char *key, const char **ret, struct err *e)
-{
-	const json_t *v = json_object_get(body, key);
-
-	if (!v || json_is_null(v))
-		return 0;
-	if (!json_is_string(v))
-		return err_set(e, EINVAL, "bad_request", "%s must be a string", key);
-	*ret = json_string_value(v);
-	return 0;
-}
-
-static int want_lists(const json_t *body, struct exec_spec *s, struct err *e)
-{
-	const json_t *v, *argv = json_object_get(body, "argv"), *env = json_object_get(body, "env");
-	const char *key;
-	size_t i;
-
-	if (argv && !json_is_null(argv)) {
-		if (!json_is_array(argv) || !json_array_size(argv) ||
-		    json_array_size(argv) > ARGS_MAX)
-			return err_set(e, EINVAL, "bad_request",
-			               "argv must be a list of 1 to %d strings", ARGS_MAX);
-		json_array_foreach(argv, i, v)
-			if (!json_is_string(v))
-				return err_set(e, EINVAL, "bad_request",
-				               "argv[%zu] must be a string", i);
-		s->argv = argv;
-	}
-	if (env && !json_is_null(env)) {
-		if (!json_is_object(env) || json_object_size(env) > ARGS_MAX)
-			return err_set(e, EINVAL, "bad_request",
-			               "env must be an object of up to %d strings", ARGS_MAX);
-		json_object_foreach((json_t *)env, key, v)
-			if (!*key || strchr(key, '=') || !json_is_string(v))
-				return err_set(e, EINVAL, "bad_request",
-				               "env: '%.60s' must be a name without '=', "
-				               "and its value a string",
-				               key);
-		s->env = env;
-	}
-	return 0;
-}
-
-int exec_spec_parse(const json_t *body, struct exec_spec *ret, struct err *e)
-{
-	const json_t *t = json_object_get(body, "timeout_seconds");
-	const json_t *max = json_object_get(body, "max_output_bytes");
-	struct exec_spec s = {.timeout_ms = EXEC_TIMEOUT_MS, .output_max = EXEC_OUTPUT_MAX};
-	int r;
-
-	if ((r = want_text(body, "cmd", &s.cmd, e)) < 0 ||
-	    (r = want_text(body, "cwd", &s.cwd, e)) < 0 ||
-	    (r = want_text(body, "user", &s.user, e)) < 0 ||
-	    (r = want_text(body, "stdin", &s.in, e)) < 0 || (r = want_lists(body, &s, e)) < 0)
-		return r;
-	s.in_len = json_string_length(json_object_get(body, "stdin"));
-	if (!s.argv && (!s.cmd || !*s.cmd))
-		return err_set(e, EINVAL, "bad_request",
-		               "cmd required: a shell command, or argv, a list of words");
-	if (s.argv && s.cmd)
-		return err_set(e, EINVAL, "bad_request", "give cmd or argv, not both");
-	if (s.cwd && *s.cwd != '/')
-		return err_set(e, EINVAL, "bad_request", "cwd must be an absolute path");
-	if (t && !json_is_null(t)) {
-		double seconds = json_number_value(t);
-
-		if (!json_is_number(t) || !(seconds >= 0) || seconds > TIMEOUT_MAX_S)
-			return err_set(e, EINVAL, "bad_request",
-			               "timeout_seconds must be a number from 0 (none) to %d",
-			               TIMEOUT_MAX_S);
-		s.timeout_ms = (uint64_t)ceil(seconds * 1000);
-	}
-	if (max && !json_is_null(max)) {
-		if (!json_is_integer(max) || json_integer_value(max) < 1)
-			return err_set(e, EINVAL, "bad_request",
-			               "max_output_bytes must be a number from 1 on");
-		s.output_max = (size_t)MIN(json_integer_value(max), (json_int_t)EXEC_OUTPUT_MAX);
-	}
-	*ret = s;
-	return 0;
-}
-
-/* ---- as a message ---- */
-
-struct message {
-	struct wire_exec m;
-	const char **strv;
-	char **owned; /* "KEY=value" */
-	size_t n_owned;
-	char script[64];
-	const char *cmd;
-	const json_t *env; /* of the template */
-	bool own_cwd;      /* the template's, not the caller's */
-};
-
-static uint8_t lists[WIRE_PAYLOAD_MAX]; /* argv, and env behind it; loop thread only */
-
-static void message_freep(struct message **p)
-{
-	struct message *b = *p;
-
-	if (!b)
-		return;
-	for (size_t i = 0; i < b->n_owned; i++)
-		free(b->owned[i]);
-	free(b->owned);
-	free(b->strv);
-	free(b);
-}
-
-static int too_large(struct err *e)
-{
-	return err_set(e, E2BIG, "too_large",
-	               "command, arguments and environment together may have %d bytes; "
-	               "put more into stdin or a file",
-	               WIRE_PAYLOAD_MAX);
-}
-
-static int lay_out_argv(struct message *b, const struct exec_spec *s, struct err *e)
-{
-	size_t n = s->argv ? json_array_size(s->argv) : 1;
-
-	b->strv = calloc(n + 1, sizeof(*b->strv));
-	if (!b->strv)
-		return err_nomem(e);
-	if (s->argv) {
-		for (size_t i = 0; i < n; i++)
-			b->strv[i] = json_string_value(json_array_get(s->argv, i));
-	} else {
-		b->strv[0] = b->cmd;
-		b->m.flags |= WIRE_EXEC_SHELL;
-	}
-	if (wire_list_build((char *const *)b->strv, lists, sizeof(lists), &b->m.argv) < 0)
-		return too_large(e);
-	return 0;
-}
-
-static int lay_out_env(struct message *b, const json_t *under, const json_t *over, struct err *e)
-{
-	json_t *all = json_object();
-	const json_t *v;
-	const char *key;
-	int r = 0;
-
-	/* The later ones win: the template's, the sandbox's, the command's. */
-	if (!all || (json_is_object(b->env) && json_object_update(all, (json_t *)b->env) < 0) ||
-	    (json_is_object(under) && json_object_update(all, (json_t *)under) < 0) ||
-	    (over && json_object_update(all, (json_t *)over) < 0))
-		r = err_nomem(e);
-	if (r == 0) {
-		b->owned = calloc(json_object_size(all) + 1, sizeof(*b->owned));
-		if (!b->owned)
-			r = err_nomem(e);
-	}
-	if (r == 0) {
-		json_object_foreach(all, key, v) {
-			if (!json_is_string(v))
-				continue;
-			if (asprintf(&b->owned[b->n_owned], "%s=%s", key, json_string_value(v)) <
-			    0) {
-				b->owned[b->n_owned] = NULL;
-				r = err_nomem(e);
-				break;
-			}
-			b->n_owned++;
-		}
-	}
-	json_decref(all);
-	if (r == 0 && wire_list_build(b->owned, lists + b->m.argv.len,
-	                              sizeof(lists) - b->m.argv.len, &b->m.env) < 0)
-		r = too_large(e);
-	return r;
-}
-
-/* ---- a command ---- */
 
 struct exec_job {
 	struct job *job;
@@ -218,7 +34,7 @@ static void exec_free(struct exec_job *x)
 	free(x);
 }
 
-static void feed(struct exec_job *x)
+static void exec_feed(struct exec_job *x)
 {
 	if (!x->job || !x->in || x->fed)
 		return;
@@ -292,7 +108,7 @@ static void on_writable(void *arg, struct job *j)
 	struct exec_job *x = arg;
 
 	if (x->in && !x->fed)
-		feed(x);
+		exec_feed(x);
 	else if (x->ops->writable)
 		x->ops->writable(x->arg);
 }
@@ -328,7 +144,7 @@ static bool from_the_root(struct exec_job *x, const struct job_end *end)
 	x->job = job_start(x->host, sb, WIRE_EXEC, &m, &job_ops, x, NULL);
 	free(x->again);
 	x->again = NULL;
-	feed(x);
+	exec_feed(x);
 	return x->job;
 }
 
@@ -365,13 +181,17 @@ static const struct job_ops job_ops = {.data = on_data,
                                        .writable = on_writable,
                                        .end = on_end};
 
-/* A script longer than a frame is read by the shell from stdin, in front of what it may read. */
-static int put_script(struct exec_job *x, struct message *b, const struct exec_spec *s)
+/*
+ * What it reads. A script longer than a frame is read by the shell from stdin, in front of that:
+ * then *cmd becomes the line that does so, written into line.
+ */
+static int exec_take_input(struct exec_job *x, const struct exec_spec *s, char line[64],
+                           const char **cmd)
 {
 	size_t n = s->cmd ? strlen(s->cmd) : 0;
 	bool through_stdin = n > EXEC_SCRIPT_INLINE && !s->detach && !s->pty && !s->keep_open;
 
-	b->cmd = s->cmd;
+	*cmd = s->cmd;
 	if (!through_stdin && !s->in)
 		return 0;
 	x->in_len = (through_stdin ? n : 0) + (s->in ? s->in_len : 0);
@@ -380,35 +200,17 @@ static int put_script(struct exec_job *x, struct message *b, const struct exec_s
 		return -ENOMEM;
 	if (through_stdin) {
 		memcpy(x->in, s->cmd, n);
-		snprintf(b->script, sizeof(b->script), "eval \"$(head -c %zu)\"", n);
-		b->cmd = b->script;
+		snprintf(line, 64, "eval \"$(head -c %zu)\"", n);
+		*cmd = line;
 	}
 	if (s->in)
 		memcpy(x->in + (through_stdin ? n : 0), s->in, s->in_len);
 	return 0;
 }
 
-/* What the template says about every command. */
-static void use_template(struct exec_job *x, struct message *b, const struct exec_spec *s,
-                         const struct sandbox *sb)
-{
-	struct template *t =
-	    template_find(x->host->depot.templates, sb->tenant, sb->spec.template, NULL);
-	const char *dir = t ? json_string_value(json_object_get(t->doc, "workdir")) : NULL;
-	const char *user = t ? json_string_value(json_object_get(t->doc, "user")) : NULL;
-
-	if (!s->user && user)
-		b->m.user = wire_str(user);
-	b->env = t ? json_object_get(t->doc, "env") : NULL;
-	if (!s->cwd && dir && *dir == '/' && strcmp(dir, "/") != 0) {
-		b->m.cwd = wire_str(dir);
-		b->own_cwd = true;
-	}
-}
-
 /* Begins it, and keeps the message where from_the_root() may need it. */
-static struct job *start_job(struct exec_job *x, struct sandbox *sb, const struct message *b,
-                             struct err *e)
+static struct job *exec_start(struct exec_job *x, struct sandbox *sb, const struct exec_message *b,
+                              struct err *e)
 {
 	size_t n = b->own_cwd ? wire_length(&wire_exec_desc, &b->m) : 0;
 
@@ -429,44 +231,29 @@ static struct job *start_job(struct exec_job *x, struct sandbox *sb, const struc
 struct exec_job *exec_begin(struct host *h, struct sandbox *sb, const struct exec_spec *s,
                             const struct exec_ops *ops, void *arg, struct err *e)
 {
-	struct message *b AUTO(message_freep) = calloc(1, sizeof(*b));
+	struct exec_message *b AUTO(exec_message_freep) = NULL;
 	struct exec_job *x = calloc(1, sizeof(*x));
+	const char *cmd;
+	char line[64];
 
-	if (!b || !x || put_script(x, b, s) < 0) {
+	if (!x || exec_take_input(x, s, line, &cmd) < 0) {
 		err_nomem(e);
 		goto fail;
 	}
-	b->m.flags = WIRE_EXEC_STARTED;
-	if (x->in || s->keep_open)
-		b->m.flags |= WIRE_EXEC_STDIN;
-	if (s->pty)
-		b->m.flags |= WIRE_EXEC_PTY;
-	if (s->detach)
-		b->m.flags |= WIRE_EXEC_DETACH;
-	if (s->hangup)
-		b->m.flags |= WIRE_EXEC_HANGUP;
-	if (s->hold)
-		b->m.flags |= WIRE_EXEC_HOLD;
-	b->m.window = s->output_max ? COLLECT_WINDOW : EXEC_WINDOW;
-	b->m.timeout_ms = s->timeout_ms;
-	b->m.rows = s->rows;
-	b->m.cols = s->cols;
-	b->m.cwd = wire_str(s->cwd ? s->cwd : "");
-	b->m.user = wire_str(s->user ? s->user : "");
+	b = exec_message_new(h, sb, s, cmd, x->in || s->keep_open, e);
+	if (!b)
+		goto fail;
 	x->host = h;
 	memcpy(x->sandbox, sb->id, sizeof(x->sandbox));
-	use_template(x, b, s, sb);
-	if (lay_out_argv(b, s, e) < 0 || lay_out_env(b, sb->spec.env, s->env, e) < 0)
-		goto fail;
 	x->ops = ops;
 	x->arg = arg;
 	x->argv = s->argv;
 	x->keep_open = s->keep_open;
 	x->began_ns = mono_ns();
-	x->job = start_job(x, sb, b, e);
+	x->job = exec_start(x, sb, b, e);
 	if (!x->job)
 		goto fail;
-	feed(x);
+	exec_feed(x);
 	return x;
 fail:
 	if (x)
