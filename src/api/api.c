@@ -140,7 +140,7 @@ static const char *sandbox_of(const struct call *c)
 	return c->route && c->route->sandbox && c->param[0] ? c->param[0] : "-";
 }
 
-static void run(struct call *c)
+static void call_run(struct call *c)
 {
 	const char *outer = c->host->request; /* of a call that makes this one (mcp) */
 
@@ -179,7 +179,7 @@ static void have_body(void *arg, struct http_req *r, char *p, size_t n)
 	call_hold(c);
 	c->body = blank(p, n) ? json_object() : json_in(p, n, &why);
 	if (json_is_object(c->body))
-		run(c);
+		call_run(c);
 	else if (c->body)
 		call_fail(c, EINVAL, "bad_json", "the body must be a JSON object: {...}");
 	else
@@ -245,7 +245,7 @@ static void dispatch(struct call *c)
 	} else if (c->route->body == BODY_JSON) {
 		http_body_collect(c->req, API_JSON_MAX, have_body, c);
 	} else {
-		run(c);
+		call_run(c);
 	}
 }
 

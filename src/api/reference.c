@@ -39,7 +39,7 @@ static const char intro[] =
     "$PANDASTACK_API_KEY\" "
     "-d '{\"template\": \"base\", \"ttl_seconds\": 600}' http://127.0.0.1:8080/v1/sandboxes</pre>";
 
-static void put(FILE *f, const char *s)
+static void put_escaped(FILE *f, const char *s)
 {
 	for (; *s; s++)
 		switch (*s) {
@@ -73,10 +73,10 @@ static void put_type(FILE *f, const char *type)
 
 	if (schema_find(type, n)) {
 		fprintf(f, "<a href='#%.*s'>", (int)n, type);
-		put(f, type);
+		put_escaped(f, type);
 		fputs("</a>", f);
 	} else {
-		put(f, type);
+		put_escaped(f, type);
 	}
 }
 
@@ -91,7 +91,7 @@ static void put_fields(FILE *f, const struct schema *s)
 		        must ? "" : " <small>optional</small>");
 		put_type(f, x->type);
 		fputs("<td>", f);
-		put(f, x->what);
+		put_escaped(f, x->what);
 	}
 	fputs("</table>", f);
 }
@@ -112,9 +112,9 @@ static void put_route(FILE *f, const struct route *r)
 {
 	fprintf(f, "<details><summary><b class='m %s'>%s</b><code>", r->method,
 	        strcmp(r->method, "*") ? r->method : "ANY");
-	put(f, r->path);
+	put_escaped(f, r->path);
 	fputs("</code><span>", f);
-	put(f, r->summary);
+	put_escaped(f, r->summary);
 	fputs("</span></summary>", f);
 	if (r->scope != SCOPE_SANDBOX)
 		fprintf(f, "<p><small>%s</small></p>",
@@ -124,9 +124,9 @@ static void put_route(FILE *f, const struct route *r)
 		fputs("<p>Query</p><table>", f);
 		for (const struct api_param *p = r->params; p->name; p++) {
 			fputs("<tr><td><code>", f);
-			put(f, p->name);
+			put_escaped(f, p->name);
 			fprintf(f, "</code><td>%s<td>", p->type);
-			put(f, p->what);
+			put_escaped(f, p->what);
 		}
 		fputs("</table>", f);
 	}
@@ -176,7 +176,7 @@ char *api_reference(void)
 	fputs("<h2 id=objects>Objects</h2>", f);
 	for (size_t i = 0; i < nschemas; i++) {
 		fprintf(f, "<h3 id='%s'>%s</h3><p>", schemas[i].name, schemas[i].name);
-		put(f, schemas[i].what);
+		put_escaped(f, schemas[i].what);
 		fputs("</p>", f);
 		put_fields(f, &schemas[i]);
 	}

@@ -101,7 +101,7 @@ void repl_once(struct call *c)
 struct running {
 	struct call *c;
 	struct cell *cell;
-	struct pile out[2];
+	struct output out[2];
 	json_t *results, *error;
 	size_t result_bytes;
 	uint64_t timeout_ms;
@@ -125,13 +125,13 @@ static void begin_events(struct running *r)
 	r->begun = true;
 }
 
-static void add_text(struct pile *o, const char *p, size_t n)
+static void add_text(struct output *o, const char *p, size_t n)
 {
 	if (n > EXEC_OUTPUT_MAX - o->len) { /* not in the middle of a character */
 		n = utf8_valid(p, EXEC_OUTPUT_MAX - o->len);
 		o->truncated = true;
 	}
-	pile_add(o, EXEC_OUTPUT_MAX, p, n);
+	output_add(o, EXEC_OUTPUT_MAX, p, n);
 }
 
 static void run_output(void *arg, bool err, const char *p, size_t n)

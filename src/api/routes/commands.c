@@ -16,7 +16,7 @@ struct exec_collect {
 	exec_done *done;
 	void *arg;
 	size_t max;
-	struct pile out[2];
+	struct output out[2];
 };
 
 static void collect_free(struct exec_collect *c)
@@ -27,7 +27,7 @@ static void collect_free(struct exec_collect *c)
 }
 
 /* Most output is UTF-8 as it is; else it is written anew. false: no memory. */
-static bool pile_text(struct pile *o)
+static bool output_text(struct output *o)
 {
 	struct utf8 u = {0};
 	char *text;
@@ -64,7 +64,7 @@ static void collect_data(void *arg, bool err, const void *p, size_t n)
 {
 	struct exec_collect *c = arg;
 
-	pile_add(&c->out[err], c->max, p, n);
+	output_add(&c->out[err], c->max, p, n);
 	exec_credit(c->x, err, n);
 }
 
@@ -75,7 +75,7 @@ static void collect_end(void *arg, const struct err *e, const struct exec_exit *
 	struct err mem;
 
 	c->x = NULL;
-	if (!e && (!pile_text(&c->out[0]) || !pile_text(&c->out[1]))) {
+	if (!e && (!output_text(&c->out[0]) || !output_text(&c->out[1]))) {
 		err_set(&mem, ENOMEM, "no_memory", "no memory for the output of the command");
 		e = &mem;
 	}

@@ -271,7 +271,7 @@ void execs_start(struct call *c)
 
 /* ---- output ---- */
 
-struct output {
+struct following {
 	struct sse s;
 	struct job *j;
 	uint64_t id;
@@ -280,14 +280,14 @@ struct output {
 	bool follow, attached, found, listing;
 };
 
-static void output_free(struct output *o)
+static void following_free(struct following *o)
 {
 	sse_fini(&o->s);
 	free(o);
 }
 
 /* All there was is told. A character that is not whole is left for the next one who asks. */
-static bool output_enough(struct output *o)
+static bool following_enough(struct following *o)
 {
 	uint64_t next[2];
 
@@ -302,24 +302,24 @@ static bool output_enough(struct output *o)
 	sse_finish(&o->s, "end",
 	           json_pack("{s:I, s:I}", "stdout_offset", (json_int_t)next[0], "stderr_offset",
 	                     (json_int_t)next[1]));
-	output_free(o);
+	following_free(o);
 	return true;
 }
 
-static void output_data(void *arg, struct job *j, uint8_t chan, const void *p, size_t n)
+static void following_data(void *arg, struct job *j, uint8_t chan, const void *p, size_t n)
 {
-	struct output *o = arg;
+	struct following *o = arg;
 	int k = chan == WIRE_ERR;
 	uint64_t at = o->pos[k];
 
 	o->pos[k] += n;
 	sse_output(&o->s, k, p, n, &at);
-	output_enough(o);
+	following_enough(o);
 }
 
-static void output_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const void *msg)
+static void following_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const void *msg)
 {
-	struct output *o = arg;
+	struct following *o = arg;
 
 	if (type == WIRE_ATTACHED) {
 		const struct wire_attached *m = msg;
@@ -331,7 +331,7 @@ static void output_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, c
 		sse_event(&o->s, "start",
 		          json_pack("{s:I, s:I}", "stdout_offset", (json_int_t)o->pos[0],
 		                    "stderr_offset", (json_int_t)o->pos[1]));
-		output_enough(o);
+		following_enough(o);
 	} else if (type == WIRE_GAP) {
 		int k = chan == WIRE_ERR;
 
@@ -339,7 +339,7 @@ static void output_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, c
 		sse_event(&o->s, "gap",
 		          json_pack("{s:s, s:I}", "stream", k ? "stderr" : "stdout", "offset",
 		                    (json_int_t)o->pos[k]));
-		output_enough(o);
+		following_enough(o);
 	} else if (type == WIRE_EXITED) {
 		struct exec_exit x;
 
@@ -347,13 +347,13 @@ static void output_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, c
 		job_abandon(o->j);
 		o->j = NULL;
 		sse_finish(&o->s, "exit", exec_exit_json(&x));
-		output_free(o);
+		following_free(o);
 	}
 }
 
-static void output_end(void *arg, struct job *j, const struct job_end *end)
+static void following_end(void *arg, struct job *j, const struct job_end *end)
 {
-	struct output *o = arg;
+	struct following *o = arg;
 	struct err e = {0};
 
 	o->j = NULL;
@@ -365,24 +365,24 @@ static void output_end(void *arg, struct job *j, const struct job_end *end)
 	else
 		job_error(end, "cannot read the output", &e);
 	sse_fail(&o->s, &e);
-	output_free(o);
+	following_free(o);
 }
 
-static void output_gone(void *arg)
+static void following_gone(void *arg)
 {
-	struct output *o = arg;
+	struct following *o = arg;
 
 	if (o->listing)
-		return; /* output_listed() cleans up */
+		return; /* following_listed() cleans up */
 	job_abandon(o->j);
-	output_free(o);
+	following_free(o);
 }
 
-static void output_attach(struct output *o, struct sandbox *sb)
+static void following_attach(struct following *o, struct sandbox *sb)
 {
-	static const struct job_ops ops = {.data = output_data,
-	                                   .reply = output_reply,
-	                                   .end = output_end};
+	static const struct job_ops ops = {.data = following_data,
+	                                   .reply = following_reply,
+	                                   .end = following_end};
 	struct err e;
 
 	o->j = job_start(o->s.c->host, sb, WIRE_ATTACH,
@@ -393,13 +393,13 @@ static void output_attach(struct output *o, struct sandbox *sb)
 	                 &ops, o, &e);
 	if (!o->j) {
 		sse_fail(&o->s, &e);
-		output_free(o);
+		following_free(o);
 	}
 }
 
-static void output_seen(void *arg, const struct wire_exec_info *m)
+static void following_seen(void *arg, const struct wire_exec_info *m)
 {
-	struct output *o = arg;
+	struct following *o = arg;
 
 	if (m->id != o->id)
 		return;
@@ -410,9 +410,9 @@ static void output_seen(void *arg, const struct wire_exec_info *m)
 		o->follow = true; /* up to its exit, which has come */
 }
 
-static void output_listed(void *arg, const struct err *e)
+static void following_listed(void *arg, const struct err *e)
 {
-	struct output *o = arg;
+	struct following *o = arg;
 	struct call *c = o->s.c;
 	struct sandbox *sb = host_find(c->host, c->tenant, c->param[0]);
 	struct err missing;
@@ -425,17 +425,17 @@ static void output_listed(void *arg, const struct err *e)
 	if (e || !c->req) {
 		if (e)
 			sse_fail(&o->s, e);
-		output_free(o);
+		following_free(o);
 		return;
 	}
-	output_attach(o, sb);
+	following_attach(o, sb);
 }
 
 void execs_output(struct call *c)
 {
 	autofree char *encoding = call_query(c, "encoding");
 	int64_t from[2];
-	struct output *o;
+	struct following *o;
 	struct err e;
 	uint64_t id;
 	bool base64;
@@ -457,14 +457,14 @@ void execs_output(struct call *c)
 	o->pos[1] = (uint64_t)from[1];
 	o->follow = call_query_flag(c, "follow");
 	sse_init(&o->s, c, base64, credit_to_job, &o->j);
-	call_on_gone(c, output_gone, o);
+	call_on_gone(c, following_gone, o);
 	if (o->follow) {
-		output_attach(o, c->sb);
+		following_attach(o, c->sb);
 		return;
 	}
 	o->listing = true;
-	if (execs_lookup(c->host, c->sb, output_seen, output_listed, o, &e) < 0)
-		output_listed(o, &e);
+	if (execs_lookup(c->host, c->sb, following_seen, following_listed, o, &e) < 0)
+		following_listed(o, &e);
 }
 
 /* ---- stdin ---- */
@@ -472,10 +472,10 @@ void execs_output(struct call *c)
 struct feeding {
 	struct call *c;
 	struct job *j;
-	struct pour pour;
+	struct body_feed body;
 	struct loop_timer timer;
 	uint64_t id, give_up_ms;
-	bool eof, all, pouring;
+	bool eof, all, feeds;
 };
 
 static void feeding_free(struct feeding *f)
@@ -499,18 +499,18 @@ static void feeding_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, 
 {
 	struct feeding *f = arg;
 
-	if (type != WIRE_ATTACHED || f->pouring)
+	if (type != WIRE_ATTACHED || f->feeds)
 		return;
-	f->pouring = true;
-	pour_begin(&f->pour, f->c, j, feeding_all, f);
+	f->feeds = true;
+	body_feed_begin(&f->body, f->c, j, feeding_all, f);
 }
 
 static void feeding_writable(void *arg, struct job *j)
 {
 	struct feeding *f = arg;
 
-	if (f->pouring)
-		pour_more(&f->pour);
+	if (f->feeds)
+		body_feed_more(&f->body);
 }
 
 static void feeding_end(void *arg, struct job *j, const struct job_end *end)
@@ -519,8 +519,8 @@ static void feeding_end(void *arg, struct job *j, const struct job_end *end)
 	struct loop *l = f->c->host->loop;
 
 	f->j = NULL;
-	if (f->pouring)
-		pour_stop(&f->pour);
+	if (f->feeds)
+		body_feed_stop(&f->body);
 	if (!end->e && end->guest == EBUSY && loop_now_ms(l) < f->give_up_ms &&
 	    loop_timer_set(l, &f->timer, loop_now_ms(l) + STDIN_RETRY_MS) == 0)
 		return;

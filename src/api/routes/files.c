@@ -361,7 +361,7 @@ struct writing {
 	struct call *c;
 	struct job *j;
 	char *path;
-	struct pour pour;
+	struct body_feed body;
 };
 
 static void writing_free(struct writing *w)
@@ -382,7 +382,7 @@ static void writing_writable(void *arg, struct job *j)
 {
 	struct writing *w = arg;
 
-	pour_more(&w->pour);
+	body_feed_more(&w->body);
 }
 
 static void writing_end(void *arg, struct job *j, const struct job_end *end)
@@ -390,13 +390,13 @@ static void writing_end(void *arg, struct job *j, const struct job_end *end)
 	struct writing *w = arg;
 
 	w->j = NULL;
-	if (!end->e && !end->guest && w->pour.all)
+	if (!end->e && !end->guest && w->body.all)
 		call_json(w->c, 200,
 		          json_pack("{s:s, s:I}", "path", w->path, "bytes",
-		                    (json_int_t)w->pour.bytes));
+		                    (json_int_t)w->body.bytes));
 	else
 		fail_on(w->c, end, "write", w->path);
-	pour_stop(&w->pour);
+	body_feed_stop(&w->body);
 	writing_free(w);
 }
 
@@ -440,7 +440,7 @@ void file_write(struct call *c)
 		return;
 	}
 	call_on_gone(c, writing_gone, w);
-	pour_begin(&w->pour, c, w->j, writing_all, w);
+	body_feed_begin(&w->body, c, w->j, writing_all, w);
 }
 
 /* ---- what is done in one go ---- */

@@ -89,7 +89,7 @@ static void on_body(void *arg, struct http_req *r, const void *p, size_t n);
 static void on_body_end(void *arg, struct http_req *r);
 static const struct http_body_ops body_ops = {.data = on_body, .end = on_body_end};
 
-static void push(struct proxy *x)
+static void proxy_push(struct proxy *x)
 {
 	if (!x->j)
 		x->n_out = 0; /* nobody is there to hear it */
@@ -113,7 +113,7 @@ static void push(struct proxy *x)
 	}
 }
 
-static void put(struct proxy *x, const char *p, size_t n)
+static void proxy_put(struct proxy *x, const char *p, size_t n)
 {
 	x->out[x->n_out++] = (struct piece){p, n};
 }
@@ -124,13 +124,13 @@ static void on_body(void *arg, struct http_req *r, const void *p, size_t n)
 
 	x->piece_in = true;
 	if (x->chunked_out) {
-		put(x, x->size, (size_t)snprintf(x->size, sizeof(x->size), "%zx\r\n", n));
-		put(x, p, n);
-		put(x, "\r\n", 2);
+		proxy_put(x, x->size, (size_t)snprintf(x->size, sizeof(x->size), "%zx\r\n", n));
+		proxy_put(x, p, n);
+		proxy_put(x, "\r\n", 2);
 	} else {
-		put(x, p, n);
+		proxy_put(x, p, n);
 	}
-	push(x);
+	proxy_push(x);
 }
 
 static void on_body_end(void *arg, struct http_req *r)
@@ -143,8 +143,8 @@ static void on_body_end(void *arg, struct http_req *r)
 	if (x->phase == TUNNEL) {
 		job_send_eof(x->j);
 	} else if (x->chunked_out) {
-		put(x, "0\r\n\r\n", 5);
-		push(x);
+		proxy_put(x, "0\r\n\r\n", 5);
+		proxy_push(x);
 	}
 }
 
@@ -234,7 +234,7 @@ static char *request_head(struct proxy *x, const char *path, size_t *len)
 
 /* ---- from the guest ---- */
 
-static void finish(struct proxy *x)
+static void proxy_finish(struct proxy *x)
 {
 	x->phase = OVER;
 	if (x->c->req)
@@ -257,7 +257,7 @@ static bool take_body(struct proxy *x, const char *p, size_t n)
 		x->left -= n;
 		if (x->left)
 			return true;
-		finish(x);
+		proxy_finish(x);
 		return false;
 	}
 	while (n && !x->chunked.done) {
@@ -276,7 +276,7 @@ static bool take_body(struct proxy *x, const char *p, size_t n)
 	}
 	if (!x->chunked.done)
 		return true;
-	finish(x);
+	proxy_finish(x);
 	return false;
 }
 
@@ -352,7 +352,7 @@ static bool answer(struct proxy *x, const struct http_head *h)
 	x->phase = BODY;
 	http_begin(r, h->status, NULL, length);
 	if (h->body == HTTP_BODY_NONE) {
-		finish(x);
+		proxy_finish(x);
 		return false;
 	}
 	return true;
@@ -413,7 +413,7 @@ static bool said_all(struct proxy *x)
 		return true;
 	}
 	if (x->phase == BODY && x->kind == HTTP_BODY_EOF)
-		finish(x);
+		proxy_finish(x);
 	else
 		proxy_fail(x, x->phase == HEAD ? "it closed the connection without an answer"
 		                               : "its answer was cut");
@@ -427,7 +427,7 @@ static void on_eof(void *arg, struct job *j, uint8_t chan)
 
 static void on_writable(void *arg, struct job *j)
 {
-	push(arg);
+	proxy_push(arg);
 }
 
 static void on_end(void *arg, struct job *j, const struct job_end *end)
@@ -463,7 +463,7 @@ static void on_gone(void *arg)
 /* ---- the ways in ---- */
 
 /* ours: by one of our paths, and maybe with our credentials; else by a host name of its own. */
-static void run(struct call *c, unsigned port, const char *path, bool ours)
+static void proxy_run(struct call *c, unsigned port, const char *path, bool ours)
 {
 	static const struct job_ops ops = {.data = on_data,
 	                                   .eof = on_eof,
@@ -499,8 +499,8 @@ static void run(struct call *c, unsigned port, const char *path, bool ours)
 	}
 	call_on_room(c, credit_pay, &x->credit);
 	call_on_gone(c, on_gone, x);
-	put(x, x->request, n);
-	push(x);
+	proxy_put(x, x->request, n);
+	proxy_push(x);
 }
 
 void proxy_port(struct call *c)
@@ -508,7 +508,7 @@ void proxy_port(struct call *c)
 	unsigned port;
 
 	if (port_param(c, c->param[1], &port))
-		run(c, port, c->param[2] ? c->param[2] : "", true);
+		proxy_run(c, port, c->param[2] ? c->param[2] : "", true);
 }
 
 void proxy_signed(struct call *c)
@@ -536,7 +536,7 @@ void proxy_signed(struct call *c)
 		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
 		return;
 	}
-	run(c, p.port, path, true);
+	proxy_run(c, p.port, path, true);
 }
 
 bool proxy_by_host(struct api *a, struct http_req *r)
@@ -557,6 +557,6 @@ bool proxy_by_host(struct api *a, struct http_req *r)
 		return true;
 	}
 	memcpy(c->tenant, c->sb->tenant, sizeof(c->tenant));
-	run(c, port, http_path(r), false);
+	proxy_run(c, port, http_path(r), false);
 	return true;
 }

@@ -50,7 +50,7 @@ static void on_gone(void *arg)
 
 /* ---- from the client ---- */
 
-static void push(struct tunnel *t)
+static void tunnel_push(struct tunnel *t)
 {
 	size_t n = t->port   ? job_send(t->port, t->p, t->n)
 	           : t->sshd ? exec_send(t->sshd, t->p, t->n)
@@ -71,7 +71,7 @@ static void on_bytes(void *arg, struct http_req *r, const void *p, size_t n)
 	t->p = p;
 	t->n = n;
 	t->piece_in = true;
-	push(t);
+	tunnel_push(t);
 }
 
 static void on_bytes_end(void *arg, struct http_req *r)
@@ -106,7 +106,7 @@ static void tunnel_give(void *arg, int chan, size_t n)
 	credit_to_exec(&t->sshd, chan, n);
 }
 
-static void deliver(struct tunnel *t, const void *p, size_t n)
+static void tunnel_deliver(struct tunnel *t, const void *p, size_t n)
 {
 	if (!t->c->req)
 		return; /* gone() is on its way */
@@ -116,14 +116,14 @@ static void deliver(struct tunnel *t, const void *p, size_t n)
 }
 
 /* The other end is no more; e is NULL when it ended well. */
-static void ended(struct tunnel *t, const struct err *e)
+static void tunnel_ended(struct tunnel *t, const struct err *e)
 {
 	if (!t->open) {
 		call_error(t->c, e);
 		tunnel_free(t);
 		return;
 	}
-	push(t); /* what it has not heard is thrown away */
+	tunnel_push(t); /* what it has not heard is thrown away */
 	if (t->c->req && e)
 		http_cut(t->c->req);
 	else if (t->c->req)
@@ -132,7 +132,7 @@ static void ended(struct tunnel *t, const struct err *e)
 
 static void port_data(void *arg, struct job *j, uint8_t chan, const void *p, size_t n)
 {
-	deliver(arg, p, n);
+	tunnel_deliver(arg, p, n);
 }
 
 static void port_eof(void *arg, struct job *j, uint8_t chan)
@@ -151,7 +151,7 @@ static void port_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, con
 
 static void port_writable(void *arg, struct job *j)
 {
-	push(arg);
+	tunnel_push(arg);
 }
 
 static void port_end(void *arg, struct job *j, const struct job_end *end)
@@ -165,7 +165,7 @@ static void port_end(void *arg, struct job *j, const struct job_end *end)
 		        t->number,
 		        end->guest == ECONNREFUSED ? "nothing listens there"
 		                                   : strerror(end->guest));
-	ended(t, end->e ? end->e : end->guest ? &e : NULL);
+	tunnel_ended(t, end->e ? end->e : end->guest ? &e : NULL);
 }
 
 static void ssh_data(void *arg, bool err, const void *p, size_t n)
@@ -174,7 +174,7 @@ static void ssh_data(void *arg, bool err, const void *p, size_t n)
 	size_t take = err ? MIN(n, SAID_MAX - t->said_len) : 0;
 
 	if (!err) {
-		deliver(t, p, n);
+		tunnel_deliver(t, p, n);
 		return;
 	}
 	memcpy(t->said + t->said_len, p, take);
@@ -184,7 +184,7 @@ static void ssh_data(void *arg, bool err, const void *p, size_t n)
 
 static void ssh_writable(void *arg)
 {
-	push(arg);
+	tunnel_push(arg);
 }
 
 static void ssh_end(void *arg, const struct err *e, const struct exec_exit *x)
@@ -203,13 +203,13 @@ static void ssh_end(void *arg, const struct err *e, const struct exec_exit *x)
 		        t->said_len ? t->said : "it ended without a word");
 		e = &quiet;
 	}
-	ended(t, e);
+	tunnel_ended(t, e);
 }
 
 /* ---- the ways in ---- */
 
 /* NULL: answered. */
-static struct tunnel *begin(struct call *c)
+static struct tunnel *tunnel_begin(struct call *c)
 {
 	struct tunnel *t;
 
@@ -229,7 +229,7 @@ static struct tunnel *begin(struct call *c)
 	return t;
 }
 
-static void go(struct tunnel *t, const struct err *e)
+static void tunnel_go(struct tunnel *t, const struct err *e)
 {
 	if (!t->port && !t->sshd) {
 		call_error(t->c, e);
@@ -251,13 +251,13 @@ void tunnel_port(struct call *c)
 	unsigned port;
 	struct err e;
 
-	if (!port_param(c, c->param[1], &port) || !(t = begin(c)))
+	if (!port_param(c, c->param[1], &port) || !(t = tunnel_begin(c)))
 		return;
 	t->number = port;
 	t->port =
 	    job_start(c->host, c->sb, WIRE_CONNECT,
 	              &(struct wire_connect){.port = port, .window = GUEST_WINDOW}, &ops, t, &e);
-	go(t, &e);
+	tunnel_go(t, &e);
 }
 
 /* An OpenSSH public key without options and comment. */
@@ -302,12 +302,12 @@ void tunnel_ssh(struct call *c)
 		    "key must be a public key, its kind and its base64: 'ssh-ed25519 AAAA...'");
 		return;
 	}
-	t = begin(c);
+	t = tunnel_begin(c);
 	if (!t)
 		return;
 	argv = json_pack("[s, s]", "/usr/lib/panda/ssh-serve", key);
 	s.argv = argv;
 	t->sshd = exec_begin(c->host, c->sb, &s, &ops, t, &e);
 	json_decref(argv);
-	go(t, &e);
+	tunnel_go(t, &e);
 }

@@ -24,7 +24,7 @@ struct seen {
 };
 
 /* One process; what it cannot read counts as nothing: it may have just ended. */
-static void look(pid_t pid, bool first, struct seen *s)
+static void look_at(pid_t pid, bool first, struct seen *s)
 {
 	unsigned long utime = 0, stime = 0, vsz = 0;
 	long rss = 0, threads = 0;
@@ -56,7 +56,7 @@ static struct seen look_at_all(pid_t pid)
 	char path[64], *p, *end;
 	size_t n;
 
-	look(pid, true, &s);
+	look_at(pid, true, &s);
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
 	if (io_read_file(AT_FDCWD, path, 65536, &children, &n) < 0)
 		return s;
@@ -66,7 +66,7 @@ static struct seen look_at_all(pid_t pid)
 
 		if (end == p || child <= 0)
 			break;
-		look((pid_t)child, false, &s);
+		look_at((pid_t)child, false, &s);
 		p = end;
 	}
 	return s;

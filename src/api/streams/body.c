@@ -1,6 +1,6 @@
 #include "api/streams/body.h"
 
-static void step(struct pour *p)
+static void body_feed_step(struct body_feed *p)
 {
 	size_t n = p->j ? job_send(p->j, p->rest, p->left) : p->left;
 
@@ -12,41 +12,42 @@ static void step(struct pour *p)
 
 static void on_data(void *arg, struct http_req *r, const void *bytes, size_t n)
 {
-	struct pour *p = arg;
+	struct body_feed *p = arg;
 
 	p->bytes += n;
 	p->rest = bytes;
 	p->left = n;
-	step(p);
+	body_feed_step(p);
 }
 
 /* Comes after the last piece was dealt with. */
 static void on_all(void *arg, struct http_req *r)
 {
-	struct pour *p = arg;
+	struct body_feed *p = arg;
 
 	p->all = true;
 	if (p->j)
 		p->done(p->arg);
 }
 
-static const struct http_body_ops pour_ops = {.data = on_data, .end = on_all};
+static const struct http_body_ops feed_ops = {.data = on_data, .end = on_all};
 
-void pour_begin(struct pour *p, struct call *c, struct job *j, void (*done)(void *arg), void *arg)
+void body_feed_begin(struct body_feed *p, struct call *c, struct job *j, void (*done)(void *arg),
+                     void *arg)
 {
-	*p = (struct pour){.c = c, .j = j, .done = done, .arg = arg};
-	http_body_stream(c->req, &pour_ops, p);
+	*p = (struct body_feed){.c = c, .j = j, .done = done, .arg = arg};
+	http_body_stream(c->req, &feed_ops, p);
 }
 
-void pour_more(struct pour *p)
+void body_feed_more(struct body_feed *p)
 {
 	if (p->left)
-		step(p);
+		body_feed_step(p);
 }
 
-void pour_stop(struct pour *p)
+void body_feed_stop(struct body_feed *p)
 {
 	p->j = NULL;
 	if (p->left)
-		step(p);
+		body_feed_step(p);
 }

@@ -5,7 +5,7 @@
 #pragma once
 #include "api/streams/job.h"
 
-struct pour {
+struct body_feed {
 	struct call *c;
 	struct job *j;
 	const char *rest; /* of the piece, not taken by the guest; the server keeps it for us */
@@ -17,8 +17,9 @@ struct pour {
 };
 
 /* Where to; and begins to read the body. */
-void pour_begin(struct pour *p, struct call *c, struct job *j, void (*done)(void *arg), void *arg);
+void body_feed_begin(struct body_feed *p, struct call *c, struct job *j, void (*done)(void *arg),
+                     void *arg);
 /* The guest takes more: call it from the job's writable. */
-void pour_more(struct pour *p);
+void body_feed_more(struct body_feed *p);
 /* The job is over: what still comes is thrown away. */
-void pour_stop(struct pour *p);
+void body_feed_stop(struct body_feed *p);

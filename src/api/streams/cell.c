@@ -82,7 +82,7 @@ static void cell_free(struct cell *x)
 	free(x);
 }
 
-static void finish(struct cell *x, const struct err *e)
+static void cell_finish(struct cell *x, const struct err *e)
 {
 	uint64_t ms = (mono_ns() - x->began_ns) / 1000000u;
 
@@ -93,19 +93,19 @@ static void finish(struct cell *x, const struct err *e)
 }
 
 /* The interpreter alone: it knows what the cell has started, and what earlier ones have. */
-static void interrupt(struct cell *x)
+static void cell_interrupt(struct cell *x)
 {
 	job_signal(x->j, SIGINT, WIRE_SIGNAL_LEADER);
 }
 
-static void feed(struct cell *x)
+static void cell_feed(struct cell *x)
 {
 	if (x->request_at < x->request_len)
 		x->request_at +=
 		    job_send(x->j, x->request + x->request_at, x->request_len - x->request_at);
 }
 
-static void left_out(struct cell *x)
+static void cell_left_out(struct cell *x)
 {
 	static const char text[] =
 	    "\n[panda: an answer of the interpreter was left out, it is "
@@ -124,7 +124,7 @@ static bool on_line(struct cell *x, const char *p, size_t n)
 	bool done = false;
 
 	if (!j && json_values(p, n) > JSON_VALUES_MAX)
-		left_out(x);
+		cell_left_out(x);
 	if (!id || !type || strcmp(id, x->id) != 0) {
 		json_decref(j); /* of another cell, or of work in the background */
 		return true;
@@ -145,19 +145,19 @@ static bool on_line(struct cell *x, const char *p, size_t n)
 	}
 	json_decref(j);
 	if (done)
-		finish(x, NULL);
+		cell_finish(x, NULL);
 	return !done;
 }
 
 /* Keeps what is not a whole line yet. */
-static void keep(struct cell *x, const char *p, size_t n)
+static void cell_keep(struct cell *x, const char *p, size_t n)
 {
 	if (x->skipping)
 		return;
 	if (x->line_len + n > CELL_LINE_MAX) {
 		x->skipping = true;
 		x->line_len = 0;
-		left_out(x);
+		cell_left_out(x);
 		return;
 	}
 	if (x->line_len + n > x->line_cap) {
@@ -193,11 +193,11 @@ static void on_data(void *arg, struct job *j, uint8_t chan, const void *bytes, s
 		bool alive = true;
 
 		if (!nl) {
-			keep(x, p, (size_t)(end - p));
+			cell_keep(x, p, (size_t)(end - p));
 			break;
 		}
 		if (x->line_len || x->skipping) {
-			keep(x, p, (size_t)(nl - p));
+			cell_keep(x, p, (size_t)(nl - p));
 			if (!x->skipping)
 				alive = on_line(x, x->line, x->line_len);
 			if (!alive)
@@ -222,10 +222,10 @@ static void on_watchdog(void *arg)
 	struct cell *x = arg;
 
 	if (x->j)
-		interrupt(x);
+		cell_interrupt(x);
 	x->timed_out = true;
 	x->exit = EXEC_TIMED_OUT;
-	finish(x, NULL);
+	cell_finish(x, NULL);
 }
 
 static void on_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const void *msg)
@@ -240,7 +240,7 @@ static void on_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const
 		if (x->timeout_ms)
 			loop_timer_set(x->host->loop, &x->watchdog,
 			               loop_now_ms(x->host->loop) + x->timeout_ms + GRACE_MS);
-		feed(x);
+		cell_feed(x);
 	} else if (type == WIRE_GAP && chan == WIRE_OUT) {
 		x->line_len = 0;
 		x->skipping = true;
@@ -255,13 +255,13 @@ static void on_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const
 		x->exit = (int)(m->how == WIRE_HOW_SIGNAL ? 128 + m->code : m->code);
 		if (!x->exit)
 			x->exit = 1; /* the cell has not */
-		finish(x, NULL);
+		cell_finish(x, NULL);
 	}
 }
 
 static void on_writable(void *arg, struct job *j)
 {
-	feed(arg);
+	cell_feed(arg);
 }
 
 static void on_end(void *arg, struct job *j, const struct job_end *end)
@@ -283,7 +283,7 @@ static void on_end(void *arg, struct job *j, const struct job_end *end)
 	} else {
 		job_error(end, "cannot reach the interpreter", &e);
 	}
-	finish(x, &e);
+	cell_finish(x, &e);
 }
 
 static void attach(struct cell *x, struct sandbox *sb, struct err *e)
@@ -314,7 +314,7 @@ static void on_retry(void *arg)
 	else
 		err_set(&e, ENOENT, "sandbox_not_found", "sandbox not found");
 	if (!x->j)
-		finish(x, &e);
+		cell_finish(x, &e);
 }
 
 static int write_request(struct cell *x, const char *code, size_t n)
@@ -379,7 +379,7 @@ void cell_abandon(struct cell *x)
 	if (!x)
 		return;
 	if (x->j && x->attached)
-		interrupt(x);
+		cell_interrupt(x);
 	job_abandon(x->j);
 	cell_free(x);
 }

@@ -12,7 +12,7 @@ enum {
 	STEP = 64 * 1024,
 };
 
-void pile_add(struct pile *o, size_t max, const void *p, size_t n)
+void output_add(struct output *o, size_t max, const void *p, size_t n)
 {
 	size_t take = MIN(n, max - o->len);
 

@@ -6,11 +6,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct pile {
+struct output {
 	char *p; /* with room for one byte more; NULL: nothing came yet */
 	size_t len, cap;
 	bool truncated; /* there was more */
 };
 
 /* Takes as much as fits below max bytes and memory. */
-void pile_add(struct pile *o, size_t max, const void *p, size_t n);
+void output_add(struct output *o, size_t max, const void *p, size_t n);
