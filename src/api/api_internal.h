@@ -44,7 +44,7 @@ struct match {
 int route_find(const char *method, const char *path, struct match *ret);
 void match_fini(struct match *m);
 
-/* ---- auth.c ---- */
+/* ---- token_store.c ---- */
 
 struct tenant {
 	char name[TENANT_MAX + 1];
@@ -63,9 +63,6 @@ struct token {
 	struct token *next;
 };
 
-/* The token of an Authorization header ("bearer  pds_..."), or NULL when it has none. Points into
- * it. */
-const char *auth_bearer(const char *header);
 bool token_well_formed(const char *text);
 int token_hash(const char *text, char ret[TOKEN_HASH + 1]);
 bool tenant_name_valid(const char *name);
@@ -81,10 +78,16 @@ int token_add(struct api *a, const char *tenant, const char *label, bool admin,
               const struct quota *quota, unsigned rate_per_s, char text[TOKEN_TEXT + 1],
               struct token **ret, struct err *e);
 int token_remove(struct api *a, struct token *t, struct err *e);
+struct token *token_by_hash(struct api *a, const char *hash); /* NULL: none */
 struct token *token_by_prefix(struct api *a, const char *prefix);
 struct token *token_next(struct api *a, struct token *after);
 json_t *quota_json(const struct quota *q, unsigned rate_per_s);
 
+/* ---- auth.c ---- */
+
+/* The token of an Authorization header ("bearer  pds_..."), or NULL when it has none. Points into
+ * it. */
+const char *auth_bearer(const char *header);
 /* Takes one request of the tenant's. False: the next one is due in *retry_s. rate 0: no limit. */
 bool tenant_may_ask(struct tenant *t, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
                     unsigned *retry_s);

@@ -41,7 +41,10 @@ handler exec_run, exec_stream;
 handler execs_start, execs_list, execs_get, execs_output, execs_stdin, execs_signal;
 
 /* routes/terminals.c */
-handler terminal_pty, terminal_ssh, terminal_exec_ws;
+handler terminal_pty, terminal_ssh;
+
+/* routes/command_socket.c */
+handler terminal_exec_ws;
 
 /* routes/files.c */
 handler file_read, file_write, file_delete, file_stat, file_mkdir, file_rename, file_chmod;

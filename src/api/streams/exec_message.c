@@ -1,6 +1,5 @@
 #include "api/streams/exec_message.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
