@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
-#include "base/cleanup.h"
+
 #include "base/macro.h"
 
 /* A path that this route takes: of that sandbox, and of things that are not there. */

@@ -3,10 +3,10 @@
  */
 #include "bed.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "base/macro.h"
 
 static void a_sandbox_is_created_shown_and_deleted(void **state)
