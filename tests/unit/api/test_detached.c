@@ -3,11 +3,9 @@
  */
 #include "bed.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "base/macro.h"
 
 /* Its id; good until the next but one. */
