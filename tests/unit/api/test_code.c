@@ -3,7 +3,6 @@
  */
 #include "bed.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
