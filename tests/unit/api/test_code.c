@@ -3,6 +3,7 @@
  */
 #include "bed.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

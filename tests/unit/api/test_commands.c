@@ -4,6 +4,7 @@
 #include "bed.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

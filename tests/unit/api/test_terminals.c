@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "base/macro.h"
 
 /* The next message is binary, and these bytes. */
