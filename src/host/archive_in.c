@@ -364,6 +364,8 @@ int parcel_end(struct parcel_in *p, struct host_snapshot *ret, struct err *e)
 	if (p->where != IN_AFTER || !p->has_state)
 		return bad(e, "it is cut off");
 	r = machine_load(&h->machines, &h->store, p->id, true, &image, e);
+	if (r == -EBADMSG)
+		return bad(e, "what is in it was changed");
 	if (r == 0 && (fsync(p->dir) < 0 || fsync(h->store.snapshots) < 0))
 		r = io_failed(-errno, e);
 	if (r < 0)
