@@ -275,7 +275,7 @@ void call_error_as(struct call *c, int status, const struct err *e)
 		return;
 	if (status == 503) /* auth.c knows better for 429 */
 		http_add_header(c->req, "Retry-After", "1");
-	j = json_pack("{s:o, s:s, s:s}", "error", json_text(e->text, strlen(e->text)), "code", kind,
+	j = json_pack("{s:o, s:s, s:s}", "error", json_sentence(e->text), "code", kind,
 	              "request_id", c->request_id);
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	json_decref(j);

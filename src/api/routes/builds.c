@@ -44,7 +44,7 @@ static json_t *show(const struct build_info *b)
 	              "memory_mb", (int)b->memory_mb, "owner_workspace", b->tenant);
 
 	if (j && b->error[0])
-		json_object_set_new(j, "error", json_string(b->error));
+		json_object_set_new(j, "error", json_sentence(b->error));
 	if (j && b->ended_ms)
 		json_object_set_new(j, "ended_at", show_time(b->ended_ms));
 	if (j && b->bytes)

@@ -11,6 +11,7 @@
 #include "api/streams/exec.h"
 #include "api/streams/output.h"
 #include "api/streams/session.h"
+#include "api/streams/sse.h"
 #include "base/macro.h"
 
 enum {
@@ -245,7 +246,8 @@ static void run_end(void *arg, const struct err *e, int exit, bool timed_out, ui
 		begin_events(r);
 		if (e)
 			call_event(r->c, "error",
-			           json_pack("{s:s, s:s}", "error", e->text, "code", e->kind));
+			           json_pack("{s:o, s:s}", "error", json_sentence(e->text), "code",
+			                     e->kind));
 		else
 			call_event(r->c, "exit",
 			           json_pack("{s:i, s:I, s:b}", "exit", exit, "duration_ms",

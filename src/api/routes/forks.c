@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
-#include "api/routes/routes.h"
+#include "api/streams/sse.h"
 #include "base/clock.h"
 #include "base/uuid.h"
 
@@ -41,9 +41,10 @@ static void forked(void *arg, const struct err *e, struct host_forked *f)
 			json_array_append_new(ids, json_string(f->children[i]->id));
 			json_array_append_new(objects, show_sandbox(c->host, f->children[i]));
 		} else {
-			json_array_append_new(errors, json_pack("{s:i, s:s, s:s}", "index", (int)i,
-			                                        "err", f->errors[i].text, "code",
-			                                        f->errors[i].kind));
+			json_array_append_new(errors,
+			                      json_pack("{s:i, s:o, s:s}", "index", (int)i, "err",
+			                                json_sentence(f->errors[i].text), "code",
+			                                f->errors[i].kind));
 		}
 	}
 	j = json_pack("{s:s, s:s, s:s, s:o}", "parent_id", k->parent, "snapshot_id", f->snapshot_id,
@@ -142,7 +143,7 @@ static void sibling_gone(void *arg, const struct err *e, struct sandbox *sb)
 
 	(void)sb;
 	if (e)
-		json_object_set_new(s->all->failures, s->id, json_string(e->text));
+		json_object_set_new(s->all->failures, s->id, json_sentence(e->text));
 	else
 		json_array_append_new(s->all->deleted, json_string(s->id));
 	promoted(s->all);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "api/json_in.h"
+#include "api/streams/sse.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "wire/rpc.h"
@@ -49,7 +50,7 @@ void mcp_result(struct mcp *m, json_t *text, bool is_error)
 
 void mcp_failed(struct mcp *m, const struct err *e)
 {
-	json_t *j = json_pack("{s:s, s:s, s:s}", "error", e->text, "code",
+	json_t *j = json_pack("{s:o, s:s, s:s}", "error", json_sentence(e->text), "code",
 	                      e->kind ? e->kind : "internal", "request_id", m->call->request_id);
 	autofree char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 

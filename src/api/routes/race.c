@@ -8,6 +8,7 @@
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
 #include "api/streams/exec.h"
+#include "api/streams/sse.h"
 #include "base/clock.h"
 #include "base/uuid.h"
 #include "host/accept.h"
@@ -69,7 +70,7 @@ static json_t *outcome_json(const struct racer *x, size_t i)
 	if (x->result)
 		json_object_set(j, "result", x->result);
 	if (x->err.code) {
-		json_object_set_new(j, "error", json_string(x->err.text));
+		json_object_set_new(j, "error", json_sentence(x->err.text));
 		json_object_set_new(j, "code", json_string(x->err.kind));
 	}
 	return j;

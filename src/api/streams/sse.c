@@ -41,6 +41,24 @@ json_t *json_text(const void *p, size_t n)
 	return json_stringn_nocheck(text, len);
 }
 
+json_t *json_sentence(const char *text)
+{
+	return json_text(text, strlen(text));
+}
+
+static void pay_back(void *arg)
+{
+	struct sse *s = arg;
+
+	for (int k = 0; k < 2; k++) {
+		size_t n = s->owed[k];
+
+		s->owed[k] = 0;
+		if (n && s->credit)
+			s->credit(s->arg, k, n);
+	}
+}
+
 void sse_init(struct sse *s, struct call *c, bool base64,
               void (*give)(void *arg, int chan, size_t n), void *arg)
 {
@@ -122,5 +140,6 @@ void sse_fail(struct sse *s, const struct err *e)
 		call_error(s->c, e);
 		return;
 	}
-	sse_finish(s, "error", json_pack("{s:s, s:s}", "error", e->text, "code", e->kind));
+	sse_finish(s, "error",
+	           json_pack("{s:o, s:s}", "error", json_sentence(e->text), "code", e->kind));
 }

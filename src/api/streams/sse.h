@@ -39,3 +39,5 @@ void sse_fail(struct sse *s, const struct err *e);
 json_t *json_base64(const void *p, size_t n);
 /* Bytes of a guest as a JSON string, whatever they are. NULL: no memory. */
 json_t *json_text(const void *p, size_t n);
+/* The same for an error's sentence, which may name such bytes and may be cut inside a character. */
+json_t *json_sentence(const char *text);

@@ -3,6 +3,7 @@
  */
 #include "bed.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -219,6 +220,26 @@ static void messages_that_are_none_are_told(void **state)
 	ws_hears(c, "{'id':'x','exit':0}");
 }
 
+static void an_error_of_a_command_is_told_wherever_it_is_cut(void **state)
+{
+	const char *id = sandbox_made(NULL);
+	struct client *c = websocket("GET /v1/sandboxes/%s/exec/ws", id);
+	char rule[600];
+
+	for (int shift = 0; shift < 3; shift++) {
+		size_t n = (size_t)snprintf(rule, sizeof(rule),
+		                            "{\"exec\":{\"err\":5,\"text\":\"%.*s", shift, "aa");
+
+		for (int i = 0; i < 100; i++, n += 3)
+			memcpy(rule + n, "\xe2\x82\xac", 3);
+		memcpy(rule + n, "\"}}", 4);
+		bed_rule(&bed.on, "refuse", rule);
+		ws_say_json(c, "{'id':'a','cmd':'true'}");
+		ws_hears(c, "{'id':'a'}");
+		assert_non_null(strstr(c->message, "cannot start"));
+	}
+}
+
 static void a_socket_has_a_limit_of_commands(void **state)
 {
 	const char *id = sandbox_made(NULL);
@@ -297,6 +318,7 @@ int main(void)
 	    api_test(a_terminal_that_is_given_up_early_leaves_nothing),
 	    api_test(many_commands_share_one_socket),
 	    api_test(messages_that_are_none_are_told),
+	    api_test(an_error_of_a_command_is_told_wherever_it_is_cut),
 	    api_test(a_socket_has_a_limit_of_commands),
 	    api_test(a_socket_keeps_its_sandbox_busy_until_it_is_gone),
 	    api_test(a_socket_without_its_sandbox_says_so),
