@@ -142,8 +142,13 @@ static void command(struct mcp *m)
 	s = json_object_get(m->args, "timeout_seconds");
 	ms = json_object_get(m->args, "timeout_ms");
 	spec.cmd = text_arg(m, "command") ? text_arg(m, "command") : text_arg(m, "cmd");
-	if (!spec.cmd) {
+	if (!spec.cmd || !*spec.cmd) {
 		refuse(m, "bad_request", "argument 'command' is missing");
+		return;
+	}
+	if ((s && !json_is_null(s) && !json_is_number(s)) ||
+	    (ms && !json_is_null(ms) && !json_is_number(ms))) {
+		refuse(m, "bad_request", "the timeout must be a number");
 		return;
 	}
 	timeout_ms = m->workspace ? COMMAND_S * 1000.0 : SHELL_MS;
@@ -429,10 +434,14 @@ static void created(void *arg, const struct err *e, struct sandbox *sb)
 {
 	struct mcp *m = arg;
 
-	if (e)
+	if (!e && !m->call->req) {
+		host_kill(m->call->host, sb, "nobody waited for it", NULL, NULL);
+		mcp_result(m, json_string(""), true); /* goes nowhere, and frees */
+	} else if (e) {
 		mcp_failed(m, e);
-	else
+	} else {
 		mcp_result(m, as_text(show_sandbox(m->call->host, sb)), false);
+	}
 }
 
 static void create_sandbox(struct mcp *m)
