@@ -10,6 +10,7 @@
 #include "api/routes/websocket.h"
 #include "api/streams/credit.h"
 #include "api/streams/exec.h"
+#include "api/streams/sse.h"
 #include "base/utf8.h"
 
 enum {
@@ -65,7 +66,7 @@ static void mux_data(void *arg, bool err, const void *p, size_t n)
 
 static void mux_error(struct mux *m, const char *id, const char *text)
 {
-	ws_json(m->w, json_pack("{s:s, s:s}", "id", id, "error", text));
+	ws_json(m->w, json_pack("{s:s, s:o}", "id", id, "error", json_sentence(text)));
 }
 
 static void mux_end(void *arg, const struct err *e, const struct exec_exit *exit)

@@ -479,14 +479,18 @@ static const struct {
 	int code;
 	const char *kind;
 } kinds[] = {
-    {ENOENT, "file_not_found"}, {ESRCH, "exec_not_found"},    {EACCES, "forbidden"},
-    {EPERM, "forbidden"},       {ENOSPC, "disk_full"},        {EDQUOT, "disk_full"},
-    {EISDIR, "is_a_directory"}, {ENOTDIR, "not_a_directory"}, {EINVAL, "bad_path"},
-    {ENAMETOOLONG, "bad_path"}, {ELOOP, "bad_path"},          {EEXIST, "exists"},
-    {ENOTEMPTY, "conflict"},    {EBUSY, "sandbox_busy"},      {EAGAIN, "sandbox_busy"},
-    {EXDEV, "bad_path"},        {EROFS, "forbidden"},         {ENXIO, "bad_path"},
-    {ECONNREFUSED, "upstream"}, {EMFILE, "sandbox_busy"},     {ETXTBSY, "conflict"},
-    {EFBIG, "too_large"},       {EIO, "guest_io"},
+    {ENOENT, "file_not_found"}, {ESRCH, "exec_not_found"},
+    {EACCES, "forbidden"},      {EPERM, "forbidden"},
+    {ENOSPC, "disk_full"},      {EDQUOT, "disk_full"},
+    {EISDIR, "is_a_directory"}, {ENOTDIR, "not_a_directory"},
+    {EINVAL, "bad_path"},       {ENAMETOOLONG, "bad_path"},
+    {ELOOP, "bad_path"},        {EEXIST, "exists"},
+    {ENOTEMPTY, "conflict"},    {EBUSY, "sandbox_busy"},
+    {EAGAIN, "sandbox_busy"},   {EXDEV, "bad_path"},
+    {EROFS, "forbidden"},       {ENXIO, "bad_path"},
+    {ECONNREFUSED, "upstream"}, {EMFILE, "sandbox_busy"},
+    {ETXTBSY, "conflict"},      {EFBIG, "too_large"},
+    {EIO, "guest_io"},
 };
 
 int job_error(const struct job_end *end, const char *what, struct err *ret)

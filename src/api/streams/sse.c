@@ -46,19 +46,6 @@ json_t *json_sentence(const char *text)
 	return json_text(text, strlen(text));
 }
 
-static void pay_back(void *arg)
-{
-	struct sse *s = arg;
-
-	for (int k = 0; k < 2; k++) {
-		size_t n = s->owed[k];
-
-		s->owed[k] = 0;
-		if (n && s->credit)
-			s->credit(s->arg, k, n);
-	}
-}
-
 void sse_init(struct sse *s, struct call *c, bool base64,
               void (*give)(void *arg, int chan, size_t n), void *arg)
 {

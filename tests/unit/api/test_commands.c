@@ -83,6 +83,18 @@ static void fields_of_a_command_are_refused_by_name(void **state)
 	assert_int_equal(commands_of(id), 0);
 }
 
+static void a_text_to_read_must_be_a_text(void **state)
+{
+	const char *id = sandbox_made(NULL);
+
+	bad(400, "bad_request", "stdin", "{'cmd':'cat','stdin':5}", "POST /v1/sandboxes/%s/exec",
+	    id);
+	bad(400, "bad_request", "stdin", "{'cmd':'cat','stdin':['a']}",
+	    "POST /v1/sandboxes/%s/exec/stream", id);
+	good(200, "{'cmd':'cat','stdin':null}", "POST /v1/sandboxes/%s/exec", id);
+	has("{'stdout':''}");
+}
+
 static void one_that_a_signal_ended_has_its_number(void **state)
 {
 	const char *id = sandbox_made(NULL);
@@ -182,6 +194,8 @@ static void output_that_is_no_text_becomes_one(void **state)
 	json_has(event(c, "stdout"), "{'chunk_b64':'Yf/DpABi'}");
 	json_has(event(c, "exit"), "{'exit_code':0}");
 	bad(400, "bad_request", "encoding", "{'cmd':'a','encoding':'utf-7'}",
+	    "POST /v1/sandboxes/%s/exec/stream", id);
+	bad(400, "bad_request", "encoding", "{'cmd':'a','encoding':64}",
 	    "POST /v1/sandboxes/%s/exec/stream", id);
 }
 
@@ -413,6 +427,7 @@ int main(void)
 	    api_test(a_command_runs_and_its_result_is_one_answer),
 	    api_test(what_it_finds_around_it_is_what_was_asked),
 	    api_test(fields_of_a_command_are_refused_by_name),
+	    api_test(a_text_to_read_must_be_a_text),
 	    api_test(one_that_a_signal_ended_has_its_number),
 	    api_test(one_whose_time_is_over_is_killed_and_that_is_an_answer),
 	    api_test(a_program_that_is_not_there_is_127_with_a_shells_words),
