@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/macro.h"
 #include "api/api_internal.h"
 #include "api/routes/sandbox_spec.h"
 
