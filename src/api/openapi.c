@@ -112,8 +112,8 @@ static json_t *responses(const struct route *r)
 	                    json_string(r->status == 101
 	                                    ? (r->reply ? "the connection is a WebSocket now"
 	                                                : "the connection is a pipe of bytes now")
-	                                : r->reply ? "as asked"
-	                                           : "done"));
+	                                : r->reply ? "the body is the answer"
+	                                           : "the request was carried out"));
 	if (r->reply && strcmp(r->reply, "ws") != 0)
 		json_object_set_new(good, "content", content(r->reply));
 	snprintf(status, sizeof(status), "%d", r->status);
@@ -219,7 +219,7 @@ json_t *api_openapi(void)
 	    "description",
 	    "Sandboxes with a kernel of their own: created in milliseconds, forked while they run.",
 	    "security", "bearer", "query", "tags", tags, "paths", paths, "components", "schemas",
-	    all, "responses", "Error", "description", "what is wrong, and what to do", "content",
-	    content("Error"), "securitySchemes", "bearer", "type", "http", "scheme", "bearer",
-	    "query", "type", "apiKey", "in", "query", "name", "access_token");
+	    all, "responses", "Error", "description", "the request failed; the body says why",
+	    "content", content("Error"), "securitySchemes", "bearer", "type", "http", "scheme",
+	    "bearer", "query", "type", "apiKey", "in", "query", "name", "access_token");
 }

@@ -7,15 +7,15 @@
 #include "cli/commands.h"
 
 static const struct cli_opt opts[] = {
-    {'t', "template", "NAME", "what it starts from (base)", WORD_TEMPLATE},
+    {'t', "template", "NAME", "template it starts from (base)", WORD_TEMPLATE},
     {KEY_FROM, "from", "SNAPSHOT", "start from a snapshot instead", WORD_SNAPSHOT},
     {KEY_NAME, "name", "NAME", "a name to call it by", WORD_NONE},
     {KEY_TTL, "ttl", "TIME", "end it after that time, whatever happens (90, 15m, 2h, 1d)", 0},
     {KEY_IDLE, "idle", "TIME", "end it after that time without use (15m)", WORD_NONE},
-    {KEY_AUTO_HIBERNATE, "auto-hibernate", "TIME", "hibernate it when unused for so long", 0},
+    {KEY_AUTO_HIBERNATE, "auto-hibernate", "TIME", "hibernate it after that time without use", 0},
     {KEY_PERSISTENT, "persistent", NULL, "do not end it when it is idle", WORD_NONE},
-    {KEY_CHECKPOINTS, "checkpoints", NULL, "a checkpoint before every command", WORD_NONE},
-    {'e', "env", "NAME=VALUE", "for every command in it (repeat)", WORD_NONE},
+    {KEY_CHECKPOINTS, "checkpoints", NULL, "take a checkpoint before every command", WORD_NONE},
+    {'e', "env", "NAME=VALUE", "set a variable of every command in it (repeat)", WORD_NONE},
     {'m', "meta", "KEY=VALUE", "metadata (repeat)", WORD_NONE},
     {'v', "volume", "NAME:PATH[:ro]", "attach a volume (repeat)", WORD_VOLUME},
     {KEY_EGRESS, "egress", "off|open|HOST,...", "what it may reach", WORD_NONE},
@@ -131,7 +131,7 @@ const struct cli_command command_create = {
     .what = "start a sandbox that stays; prints its id",
     .about =
 	"Starts a sandbox and prints its id once it answers. It stays until it is killed, its\n"
-	"ttl is over, or nobody has used it for its idle time.",
+	"ttl is over, or no client has used it for its idle time.",
     .opts = opts,
     .examples = "  panda create --template python-data --ttl 2h --name notebook\n"
 		"  id=$(panda create --egress off) && panda exec $id -- uname -a\n",

@@ -9,8 +9,8 @@
 #include "cli/show.h"
 
 static const struct cli_opt opts[] = {
-    {'f', "follow", NULL, "and what comes, until interrupted", WORD_NONE},
-    {'n', "tail", "N", "how many past ones (50)", WORD_NONE},
+    {'f', "follow", NULL, "stay, and print what comes until interrupted", WORD_NONE},
+    {'n', "tail", "N", "number of past events (50)", WORD_NONE},
     {0},
 };
 
@@ -78,7 +78,7 @@ static int run(struct cli *c)
 const struct cli_command command_events = {
     .name = "events",
     .args = "[OPTION]... [ID]",
-    .what = "what happened to sandboxes, and what happens",
+    .what = "print what happened to sandboxes, and what happens",
     .opts = opts,
     .word = WORD_SANDBOX,
     .examples = "  panda events -n 20\n  panda events -f --json | jq -r .type\n",

@@ -10,13 +10,13 @@
 static const struct cli_opt opts[] = {
     {'i', "stdin", NULL, "pass stdin on even if it is a terminal", WORD_NONE},
     {'n', "no-stdin", NULL, "leave stdin alone", WORD_NONE},
-    {'t', "tty", NULL, "on a terminal of its own, as `panda shell`", WORD_NONE},
+    {'t', "tty", NULL, "give it a terminal of its own, as `panda shell` does", WORD_NONE},
     {'d', "detach", NULL, "leave it running; prints the number of the exec", WORD_NONE},
-    {KEY_ATTACH, "attach", "EXEC", "the output of such a one, from its start", WORD_NONE},
-    {KEY_SIGNAL, "signal", "SIG:EXEC", "send TERM, INT, KILL, ... to such a one", WORD_NONE},
+    {KEY_ATTACH, "attach", "EXEC", "print the output of a detached one, from its start", WORD_NONE},
+    {KEY_SIGNAL, "signal", "SIG:EXEC", "send TERM, INT, KILL, ... to a detached one", WORD_NONE},
     {'e', "env", "NAME=VALUE", "set a variable (repeat)", WORD_NONE},
-    {'C', "cwd", "DIR", "where it starts", WORD_NONE},
-    {'u', "user", "USER", "as whom it runs (root)", WORD_NONE},
+    {'C', "cwd", "DIR", "directory it starts in", WORD_NONE},
+    {'u', "user", "USER", "user it runs as (root)", WORD_NONE},
     {KEY_TIMEOUT, "timeout", "TIME", "kill it after that time; the exit code is 124", WORD_NONE},
     {0},
 };

@@ -8,8 +8,8 @@
 #include "cli/show.h"
 
 static const struct cli_opt opts[] = {
-    {KEY_ALL, "all", NULL, "all that `panda ls` shows", WORD_NONE},
-    {'y', "yes", NULL, "do not ask", WORD_NONE},
+    {KEY_ALL, "all", NULL, "end all that `panda ls` shows", WORD_NONE},
+    {'y', "yes", NULL, "do not ask before", WORD_NONE},
     {0},
 };
 
@@ -50,7 +50,7 @@ static int kill_all(struct cli *c, json_t *done)
 		return CLI_OK;
 	if (!cli_has(c, 'y')) {
 		if (!isatty(0))
-			return cli_bad(c, "there is nobody to ask: --all wants --yes here");
+			return cli_bad(c, "stdin is no terminal to ask on: --all wants --yes here");
 		if (!sure(json_array_size(list)))
 			return cli_die("nothing was killed");
 	}

@@ -11,8 +11,8 @@
 #include "cli/show.h"
 
 static const struct cli_opt opts[] = {
-    {'f', "follow", NULL, "and what comes, until interrupted", WORD_NONE},
-    {'n', "tail", "N", "only the last N lines", WORD_NONE},
+    {'f', "follow", NULL, "stay, and print what comes until interrupted", WORD_NONE},
+    {'n', "tail", "N", "print only the last N lines", WORD_NONE},
     {0},
 };
 
@@ -84,7 +84,7 @@ static int run(struct cli *c)
 const struct cli_command command_logs = {
     .name = "logs",
     .args = "[OPTION]... ID",
-    .what = "the console of a sandbox's kernel",
+    .what = "print the console of a sandbox's kernel",
     .opts = opts,
     .word = WORD_SANDBOX,
     .examples = "  panda logs -n 20 3f2a\n  panda logs -f 3f2a\n",

@@ -8,10 +8,10 @@
 #include "cli/show.h"
 
 static const struct cli_opt opts[] = {
-    {'q', "quiet", NULL, "only ids, in full", WORD_NONE},
-    {KEY_STATUS, "status", "STATUS", "only these: running, paused, hibernated, failed", 0},
-    {'t', "template", "NAME", "only those of a template", WORD_TEMPLATE},
-    {'m', "meta", "KEY=VALUE", "only those with this metadata (repeat)", WORD_NONE},
+    {'q', "quiet", NULL, "print only ids, in full", WORD_NONE},
+    {KEY_STATUS, "status", "STATUS", "list only those: running, paused, hibernated, failed", 0},
+    {'t', "template", "NAME", "list only those of a template", WORD_TEMPLATE},
+    {'m', "meta", "KEY=VALUE", "list only those with this metadata (repeat)", WORD_NONE},
     {0},
 };
 

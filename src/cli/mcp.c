@@ -79,7 +79,7 @@ static int run(struct cli *c)
 const struct cli_command command_mcp = {
     .name = "mcp",
     .args = "[OPTION]... [ID]",
-    .what = "an MCP server on stdin and stdout, for agents that start one",
+    .what = "serve MCP on stdin and stdout, for agents that start it",
     .about = "Tools to create sandboxes, run commands and read and write files, for agents that\n"
 	     "speak the Model Context Protocol. With ID, only tools of that sandbox. Agents that\n"
 	     "speak it over HTTP need no program: the server's URL with /mcp behind it.",

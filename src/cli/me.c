@@ -19,7 +19,7 @@ static int run(struct cli *c)
 const struct cli_command command_me = {
     .name = "me",
     .args = "",
-    .what = "whose key this is, its quota and what of it is used",
+    .what = "show the tenant of the key, its quota and what it uses",
     .examples = "  panda me\n  panda me --json | jq .usage\n",
     .run = run,
 };

@@ -28,7 +28,7 @@ enum {
 };
 
 static const struct cli_opt opts[] = {
-    {'a', "address", "ADDRESS", "where to listen (127.0.0.1)", WORD_NONE},
+    {'a', "address", "ADDRESS", "address to listen on (127.0.0.1)", WORD_NONE},
     {0},
 };
 
@@ -223,7 +223,7 @@ static int run(struct cli *c)
 const struct cli_command command_port_forward = {
     .name = "port-forward",
     .args = "[OPTION]... ID [LOCAL:]REMOTE...",
-    .what = "a port of this host leads to a port of a sandbox",
+    .what = "forward ports of this host to ports of a sandbox",
     .about =
 	"Listens here and carries every connection, byte for byte, to ports of the sandbox:\n"
 	"databases, debuggers, anything over TCP. A sandbox that sleeps wakes up. LOCAL 0 is any\n"

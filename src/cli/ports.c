@@ -7,8 +7,8 @@
 
 static const struct cli_opt opts[] = {
     {'a', "add", "PORT", "declare a port", WORD_NONE},
-    {'d', "rm", "PORT", "take that back", WORD_NONE},
-    {KEY_LABEL, "label", "TEXT", "what it is (with --add)", WORD_NONE},
+    {'d', "rm", "PORT", "take back the declaration of a port", WORD_NONE},
+    {KEY_LABEL, "label", "TEXT", "say what the port is for (with --add)", WORD_NONE},
     {0},
 };
 
@@ -57,7 +57,7 @@ static int run(struct cli *c)
 const struct cli_command command_ports = {
     .name = "ports",
     .args = "[OPTION]... ID",
-    .what = "what listens in a sandbox, and where to reach it",
+    .what = "list what listens in a sandbox, and where to reach it",
     .opts = opts,
     .word = WORD_SANDBOX,
     .examples = "  panda ports 3f2a\n  panda ports 3f2a --add 8000 --label app\n",

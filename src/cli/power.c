@@ -71,7 +71,7 @@ const struct cli_command command_resume = {
 const struct cli_command command_hibernate = {
     .name = "hibernate",
     .args = "ID...",
-    .what = "put sandboxes to disk; they cost no memory then",
+    .what = "save sandboxes to disk; they cost no memory then",
     .about =
 	"Saves sandboxes to disk, memory and all, and gives their memory back to the host. The\n"
 	"next command, file or terminal wakes them.",

@@ -8,7 +8,7 @@
 #include "cli/execio.h"
 
 static const struct cli_opt opts[] = {
-    {'t', "template", "NAME", "what it starts from (base)", WORD_TEMPLATE},
+    {'t', "template", "NAME", "template it starts from (base)", WORD_TEMPLATE},
     {KEY_FROM, "from", "SNAPSHOT", "start from a snapshot instead", WORD_SNAPSHOT},
     {KEY_KEEP, "keep", NULL, "do not kill the sandbox; its id goes to stderr", WORD_NONE},
     {'i', "stdin", NULL, "pass stdin on even if it is a terminal", WORD_NONE},
@@ -16,8 +16,8 @@ static const struct cli_opt opts[] = {
     {KEY_TTL, "ttl", "TIME", "end it after that time, whatever happens (90, 15m, 2h)", WORD_NONE},
     {KEY_TIMEOUT, "timeout", "TIME", "kill the command after that time; exit code 124", WORD_NONE},
     {'e', "env", "NAME=VALUE", "set a variable (repeat)", WORD_NONE},
-    {'C', "cwd", "DIR", "where the command starts", WORD_NONE},
-    {'u', "user", "USER", "as whom it runs (root)", WORD_NONE},
+    {'C', "cwd", "DIR", "directory the command starts in", WORD_NONE},
+    {'u', "user", "USER", "user it runs as (root)", WORD_NONE},
     {'m', "meta", "KEY=VALUE", "metadata (repeat)", WORD_NONE},
     {'v', "volume", "NAME:PATH[:ro]", "attach a volume (repeat)", WORD_VOLUME},
     {KEY_EGRESS, "egress", "off|open|HOST,...", "what it may reach", WORD_NONE},

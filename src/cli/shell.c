@@ -260,7 +260,7 @@ static int run(struct cli *c)
 const struct cli_command command_shell = {
     .name = "shell",
     .args = "ID",
-    .what = "a terminal in a sandbox",
+    .what = "open a terminal in a sandbox",
     .about = "A login shell on a terminal of its own, as large as ours. Its exit code is ours. "
 	     "Typed at\n"
 	     "the start of a line, ~. leaves at once, even when nothing answers any more.",

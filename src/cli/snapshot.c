@@ -11,7 +11,7 @@
 
 static const struct cli_opt opts[] = {
     {KEY_NAME, "name", "NAME", "a name for it (create)", WORD_NONE},
-    {KEY_SANDBOX, "sandbox", "ID", "only those of a sandbox (ls)", WORD_SANDBOX},
+    {KEY_SANDBOX, "sandbox", "ID", "list only those of a sandbox (ls)", WORD_SANDBOX},
     {0},
 };
 
@@ -233,7 +233,7 @@ static int tree(struct cli *c)
 	json_array_foreach((json_t *)list, i, s) {
 		if (has_root(list, cli_list(boxes, "items"), s))
 			continue;
-		printf("of %.8s\n", *js(s, "sandbox_id") ? js(s, "sandbox_id") : "nobody");
+		printf("of %.8s\n", *js(s, "sandbox_id") ? js(s, "sandbox_id") : "none");
 		draw(list, cli_list(boxes, "items"), s, 1);
 	}
 	return CLI_OK;
@@ -242,12 +242,12 @@ static int tree(struct cli *c)
 static const struct cli_verb verbs[] = {
     {"create", "ID", "save a sandbox, which goes on; prints the id", create, WORD_SANDBOX},
     {"ls", "", "list snapshots", ls, WORD_NONE},
-    {"get", "SNAPSHOT", "show everything about one", get, WORD_SNAPSHOT},
+    {"get", "SNAPSHOT", "show everything about a snapshot", get, WORD_SNAPSHOT},
     {"rm", "SNAPSHOT...", "remove snapshots", rm, WORD_SNAPSHOT},
     {"tree", "", "draw which sandboxes came from which snapshots", tree, WORD_NONE},
-    {"export", "SNAPSHOT [FILE]", "write all of it to one file, or to stdout", export_to,
+    {"export", "SNAPSHOT [FILE]", "write a snapshot to one file, or to stdout", export_to,
      WORD_SNAPSHOT},
-    {"import", "FILE", "take in an exported one; prints its id here", import_from, WORD_FILE},
+    {"import", "FILE", "import an exported snapshot; prints its id here", import_from, WORD_FILE},
     {0},
 };
 

@@ -244,7 +244,7 @@ static int run(struct cli *c)
 }
 
 static const struct cli_opt opts[] = {
-    {'t', "tty", NULL, "a terminal for the command, too", WORD_NONE},
+    {'t', "tty", NULL, "give the command a terminal, too", WORD_NONE},
     {KEY_CONFIG, "config", NULL, "print lines for ~/.ssh/config instead", WORD_NONE},
     {0},
 };
@@ -324,9 +324,9 @@ static const struct cli_opt proxy_opts[] = {
 const struct cli_command command_ssh_proxy = {
     .name = "ssh-proxy",
     .args = "[OPTION]... ID",
-    .what = "stdin and stdout are the way to a sandbox's sshd",
-    .about = "For ProxyCommand of the OpenSSH client. `panda ssh --config ID` writes the lines "
-	     "that use it.",
+    .what = "connect stdin and stdout to a sandbox's sshd",
+    .about = "Made for ProxyCommand of the OpenSSH client. `panda ssh --config ID` writes the "
+	     "lines that use it.",
     .opts = proxy_opts,
     .word = WORD_SANDBOX,
     .examples = "  ssh -i KEY -o ProxyCommand='panda ssh-proxy -i KEY %h' root@3f2a\n"

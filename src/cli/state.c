@@ -69,7 +69,7 @@ const struct cli_command command_checkpoints = {
     .name = "checkpoints",
     .args = "ID",
     .what = "list the moments a sandbox can be put back to, or take one",
-    .about = "With 'panda create --checkpoints', every command has one before it.",
+    .about = "Sandboxes of 'panda create --checkpoints' take a checkpoint before every command.",
     .opts = checkpoint_opts,
     .word = WORD_SANDBOX,
     .examples = "  panda checkpoints 3f2a\n  panda checkpoints 3f2a --name good\n",
@@ -113,7 +113,7 @@ const struct cli_command command_rewind = {
 /* ---- diff ---- */
 
 static const struct cli_opt diff_opts[] = {
-    {'u', "unified", NULL, "with the lines that changed", WORD_NONE},
+    {'u', "unified", NULL, "print the lines that changed, too", WORD_NONE},
     {0},
 };
 
@@ -167,10 +167,11 @@ static int diff_run(struct cli *c)
 const struct cli_command command_diff = {
     .name = "diff",
     .args = "ID [OTHER]",
-    .what = "which files are different from another sandbox's, or from the template's",
+    .what = "list files that differ from another sandbox's, or the template's",
     .about =
-	"From the first to the other one, which may also be the whole id of a snapshot, or of a\n"
-	"checkpoint of the first. Without it: what the sandbox has written over its template.",
+	"Goes from the first to the other one, which may also be the whole id of a snapshot, or "
+	"of\n"
+	"a checkpoint of the first. Without it: what the sandbox has written over its template.",
     .opts = diff_opts,
     .word = WORD_SANDBOX,
     .examples = "  panda diff 3f2a\n  panda diff -u 3f2a 77bc\n",
@@ -225,7 +226,7 @@ static int merge_run(struct cli *c)
 const struct cli_command command_merge = {
     .name = "merge",
     .args = "ID CHILD",
-    .what = "bring what a fork has done to its files into its parent",
+    .what = "merge what a fork did to its files into its parent",
     .about =
 	"Files that both have written since the fork are conflicts: then nothing is done and the\n"
 	"exit code is 1, unless --theirs.",
@@ -238,8 +239,9 @@ const struct cli_command command_merge = {
 /* ---- race ---- */
 
 static const struct cli_opt race_opts[] = {
-    {KEY_ACCEPT, "accept", "CONDITION", "what passes (exit_code == 0)", WORD_NONE},
-    {KEY_TIMEOUT, "timeout", "TIME", "for all of it (60s)", WORD_NONE},
+    {KEY_ACCEPT, "accept", "CONDITION", "condition that a command must meet (exit_code == 0)",
+     WORD_NONE},
+    {KEY_TIMEOUT, "timeout", "TIME", "kill all commands after that time (60s)", WORD_NONE},
     {0},
 };
 

@@ -57,31 +57,31 @@ static const struct cli_opt opts[] = {
     {'d', "detach", NULL, "do not wait for its end (build, import)", WORD_NONE},
     {KEY_ARG, "arg", "NAME=VALUE", "a value for an ARG of the Dockerfile (build)", WORD_NONE},
     {KEY_NAME, "name", "NAME", "what the template is to be called (import)", WORD_NONE},
-    {KEY_IMAGE, "image", "NAME", "which of several images in the archive (import)", WORD_NONE},
-    {KEY_REPLACE, "replace", NULL, "also when you have one of that name (build, import, save)",
+    {KEY_IMAGE, "image", "NAME", "image to take of several in the archive (import)", WORD_NONE},
+    {KEY_REPLACE, "replace", NULL, "replace your template of that name (build, import, save)",
      WORD_NONE},
     {0},
 };
 
 static const struct cli_verb verbs[] = {
     {"ls", "", "list templates", ls, WORD_NONE},
-    {"get", "NAME", "show one", get, WORD_TEMPLATE},
+    {"get", "NAME", "show everything about it", get, WORD_TEMPLATE},
     {"rm", "NAME...", "remove templates of your own", rm, WORD_TEMPLATE},
-    {"build", "NAME [DIRECTORY]", "build one from a Dockerfile and the files it needs",
+    {"build", "NAME [DIRECTORY]", "build a template from a Dockerfile and the files it needs",
      cmd_template_build, WORD_FILE},
-    {"import", "FILE", "make one from an image (docker save, OCI) or a root file system",
+    {"import", "FILE", "turn an image (docker save, OCI) or root file system into a template",
      cmd_template_import, WORD_FILE},
-    {"save", "SANDBOX NAME", "make one that starts where a sandbox is now", cmd_template_save,
-     WORD_SANDBOX},
+    {"save", "SANDBOX NAME", "make a template that starts where a sandbox is now",
+     cmd_template_save, WORD_SANDBOX},
     {"builds", "", "list builds", cmd_template_builds, WORD_NONE},
-    {"logs", "BUILD", "the log of a build, to its end", cmd_template_logs, WORD_NONE},
+    {"logs", "BUILD", "print the log of a build, to its end", cmd_template_logs, WORD_NONE},
     {0},
 };
 
 const struct cli_command command_template = {
     .name = "template",
     .args = "[ARG]...",
-    .what = "what sandboxes start from: ls, get, rm, build, import, save, builds, logs",
+    .what = "manage what sandboxes start from: ls, get, rm, build, import, save, builds, logs",
     .opts = opts,
     .verbs = verbs,
     .examples = "  panda template build mine ./app\n"

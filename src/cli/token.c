@@ -8,9 +8,9 @@
 #include "cli/show.h"
 
 static const struct cli_opt opts[] = {
-    {KEY_LABEL, "label", "TEXT", "what it is for (create)", WORD_NONE},
-    {KEY_SCOPE, "scope", "sandbox|admin", "what it may do (create; sandbox)", WORD_NONE},
-    {KEY_TENANT, "tenant", "NAME", "whose it is (create; admins only)", WORD_NONE},
+    {KEY_LABEL, "label", "TEXT", "say what the token is for (create)", WORD_NONE},
+    {KEY_SCOPE, "scope", "sandbox|admin", "what the token may do (create; sandbox)", WORD_NONE},
+    {KEY_TENANT, "tenant", "NAME", "tenant that the token is for (create; admins only)", WORD_NONE},
     {0},
 };
 
@@ -88,7 +88,7 @@ static const struct cli_verb verbs[] = {
 const struct cli_command command_token = {
     .name = "token",
     .args = "[OPTION]... [ARG]...",
-    .what = "keys to the server: create, ls, rm",
+    .what = "manage keys to the server: create, ls, rm",
     .opts = opts,
     .verbs = verbs,
     .examples = "  export PANDASTACK_API_KEY=$(panda token create --label ci)\n"

@@ -21,7 +21,7 @@ enum {
 };
 
 static const struct cli_opt opts[] = {
-    {KEY_INTERVAL, "interval", "TIME", "how often, on a terminal (2s)", WORD_NONE},
+    {KEY_INTERVAL, "interval", "TIME", "time between two rounds, on a terminal (2s)", WORD_NONE},
     {'n', "count", "N", "end after so many rounds (until q; 1 without a terminal)", WORD_NONE},
     {0},
 };
@@ -234,7 +234,7 @@ static int run(struct cli *c)
 const struct cli_command command_top = {
     .name = "top",
     .args = "[OPTION]...",
-    .what = "cpu and memory of sandboxes, refreshed",
+    .what = "show cpu and memory of sandboxes, refreshed",
     .about =
 	"A table of sandboxes with the cpu and memory they use, busiest first. On a terminal it\n"
 	"refreshes until q is typed; elsewhere it is printed once.",

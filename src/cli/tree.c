@@ -44,7 +44,7 @@ static int run(struct cli *c)
 const struct cli_command command_tree = {
     .name = "tree",
     .args = "",
-    .what = "draw who was forked from whom",
+    .what = "draw which sandbox was forked from which",
     .examples = "  panda tree\n  LC_ALL=C panda tree\n",
     .run = run,
 };

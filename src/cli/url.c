@@ -41,10 +41,10 @@ static int run(struct cli *c)
 const struct cli_command command_url = {
     .name = "url",
     .args = "[OPTION]... ID PORT",
-    .what = "a link to a port of a sandbox, for browsers",
+    .what = "print a link to a port of a sandbox, for browsers",
     .about =
-	"Prints a signed link to a port of a sandbox. Whoever has it needs no key, until its time\n"
-	"is over.",
+	"Prints a signed link to a port of a sandbox. A browser that opens it needs no key until\n"
+	"the time of the link is over.",
     .opts = opts,
     .word = WORD_SANDBOX,
     .examples = "  panda url 3f2a 8000\n  curl $(panda url --ttl 10m 3f2a 8000)\n",

@@ -32,7 +32,7 @@ static int run(struct cli *c)
 const struct cli_command command_version = {
     .name = "version",
     .args = "",
-    .what = "versions of this program and of the server",
+    .what = "print the versions of this program and of the server",
     .examples = "  panda version\n  panda version --json | jq -r .server.semver\n",
     .run = run,
 };

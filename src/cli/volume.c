@@ -8,10 +8,11 @@
 #include "cli/show.h"
 
 static const struct cli_opt opts[] = {
-    {'s', "size", "MIB", "its size (create; 256), or what it shall be (resize)", WORD_NONE},
-    {KEY_FROM, "from", "NAME", "with what this volume or snapshot holds now (create)", WORD_VOLUME},
-    {KEY_ALL, "all", NULL, "snapshots of volumes, too (ls)", WORD_NONE},
-    {'f', "force", NULL, "also when processes use it, which get errors then (detach)", WORD_NONE},
+    {'s', "size", "MIB", "size it is made with (create; 256) or grows to (resize)", WORD_NONE},
+    {KEY_FROM, "from", "NAME", "start with the contents of this volume or snapshot (create)",
+     WORD_VOLUME},
+    {KEY_ALL, "all", NULL, "list snapshots of volumes, too (ls)", WORD_NONE},
+    {'f', "force", NULL, "detach it even if processes use it; they get errors (detach)", WORD_NONE},
     {0},
 };
 
@@ -202,14 +203,17 @@ static int rm(struct cli *c)
 }
 
 static const struct cli_verb verbs[] = {
-    {"create", "NAME", "make a volume, empty or with what another one holds", create, WORD_NONE},
-    {"ls", "[NAME]", "list volumes, and who uses them; or the snapshots of one", ls, WORD_VOLUME},
-    {"get", "NAME", "show one", get, WORD_VOLUME},
-    {"resize", "NAME", "let it grow, also while it is used", resize, WORD_VOLUME},
-    {"snapshot", "NAME [SNAPSHOT]", "keep what it holds now, for many readers and for clones",
+    {"create", "NAME", "make a volume, empty or with the contents of another one", create,
+     WORD_NONE},
+    {"ls", "[NAME]", "list volumes and the sandboxes that use them, or snapshots of one", ls,
+     WORD_VOLUME},
+    {"get", "NAME", "show everything about it", get, WORD_VOLUME},
+    {"resize", "NAME", "let a volume grow, also while a sandbox uses it", resize, WORD_VOLUME},
+    {"snapshot", "NAME [SNAPSHOT]", "keep what a volume holds now, for many readers and for clones",
      snapshot, WORD_VOLUME},
-    {"attach", "ID NAME[:PATH[:ro]]", "mount it in a sandbox that runs", attach, WORD_SANDBOX},
-    {"detach", "ID NAME", "unmount it there", detach, WORD_SANDBOX},
+    {"attach", "ID NAME[:PATH[:ro]]", "mount a volume in a sandbox that runs", attach,
+     WORD_SANDBOX},
+    {"detach", "ID NAME", "unmount a volume in a sandbox that runs", detach, WORD_SANDBOX},
     {"rm", "NAME...", "remove volumes and snapshots, and what is on them", rm, WORD_VOLUME},
     {0},
 };

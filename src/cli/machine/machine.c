@@ -27,7 +27,7 @@ static const char usage[] =
     "  boot [--id ID]                start a kernel from the image; prints the id\n"
     "  run [--] CMD...               boot, run one command, stop\n"
     "  exec ID [--] CMD...           run a command; its exit code is ours\n"
-    "  fork ID [-n N]                N running copies; prints their ids\n"
+    "  fork ID [-n N]                make N running copies; prints their ids\n"
     "  snapshot ID NAME              save to disk under NAME; the machine goes on\n"
     "  restore NAME [-n N]           start machines from a snapshot; prints their ids\n"
     "  snapshots | delete NAME | gc  list, delete, and clear what crashes left\n"

@@ -14,6 +14,7 @@
 #include "api/schemas.h"
 #include "base/cleanup.h"
 #include "base/macro.h"
+#include "common/phrase.h"
 
 static json_t *doc;
 
@@ -180,6 +181,40 @@ static void the_page_names_every_route_and_object(void **state)
 	assert_non_null(strstr(page, "metadata.&lt;key&gt;"));
 }
 
+static size_t texts;
+
+/* Every description and summary below j; where is the key that the message names. */
+static void read_texts(const json_t *j, const char *where)
+{
+	const char *key;
+	json_t *v;
+	size_t i;
+
+	json_object_foreach((json_t *)j, key, v) {
+		bool text = !strcmp(key, "description") || !strcmp(key, "summary");
+
+		if (text && json_is_string(v)) {
+			const char *why = phrase_fault(json_string_value(v));
+
+			texts++;
+			if (why)
+				fail_msg("%s: '%s' %s", where, json_string_value(v), why);
+		}
+		read_texts(v, key);
+	}
+	json_array_foreach(j, i, v)
+		read_texts(v, json_is_object(v) && json_object_get(v, "name")
+		                  ? json_string_value(json_object_get(v, "name"))
+		                  : where);
+}
+
+static void every_text_stands_alone(void **state)
+{
+	texts = 0;
+	read_texts(doc, "openapi.json");
+	assert_true(texts > 500);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -188,6 +223,7 @@ int main(void)
 	    cmocka_unit_test(operation_ids_are_unique),
 	    cmocka_unit_test(no_schema_is_there_for_nothing),
 	    cmocka_unit_test(the_page_names_every_route_and_object),
+	    cmocka_unit_test(every_text_stands_alone),
 	};
 
 	return cmocka_run_group_tests(tests, make, drop);

@@ -44,12 +44,15 @@ static void help_shows_options_with_their_values_and_letters(void **state)
 {
 	panda("help", "create");
 	gives(0, NULL, "");
-	assert_non_null(strstr(bed.out, "\n  -t, --template NAME          what it starts from"));
+	assert_non_null(
+	    strstr(bed.out, "\n  -t, --template NAME          template it starts from"));
 	assert_non_null(strstr(bed.out, "\n      --persistent             do not end it"));
 	assert_non_null(strstr(bed.out, "\n      --json                   print JSON"));
 	panda("help", "volume");
 	assert_memory_equal(bed.out, "usage: panda volume VERB [OPTION]... [ARG]...\n", 46);
-	assert_non_null(strstr(bed.out, "\n  detach ID NAME               unmount it there\n"));
+	assert_non_null(
+	    strstr(bed.out,
+	           "\n  detach ID NAME               unmount a volume in a sandbox that runs\n"));
 	panda("completion", "--help");
 	assert_null(strstr(bed.out, "--url")); /* it talks to no server */
 }

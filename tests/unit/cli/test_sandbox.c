@@ -345,7 +345,7 @@ static void kill_all_asks_first_and_a_pipe_cannot_answer(void **state)
 {
 	answer("GET /v1/sandboxes", LIST);
 	panda("kill", "--all");
-	fails(125, "panda kill: there is nobody to ask: --all wants --yes here\n");
+	fails(125, "panda kill: stdin is no terminal to ask on: --all wants --yes here\n");
 }
 
 static void kill_all_yes_ends_all_and_misses_none_that_ended_first(void **state)

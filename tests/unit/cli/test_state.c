@@ -294,7 +294,7 @@ static void the_tree_shows_what_came_from_what(void **state)
 	      "    sandbox b1 running\n"
 	      "      s2 sec?ond\n"
 	      "        sandbox b2 paused\n"
-	      "of nobody\n"
+	      "of none\n"
 	      "  s3 \n",
 	      "");
 }

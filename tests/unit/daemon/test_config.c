@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "common/phrase.h"
 #include "daemon/config.h"
 
 static int read_text(struct config *c, const char *text, struct err *e)
@@ -108,6 +109,34 @@ static void what_is_printed_can_be_read(void **state)
 	config_fini(&d);
 }
 
+static void every_text_stands_alone(void **state)
+{
+	struct config c;
+	char *text = NULL, *next;
+	size_t n, texts = 0;
+	FILE *f = open_memstream(&text, &n);
+
+	assert_int_equal(config_default(&c), 0);
+	config_print(&c, f);
+	fclose(f);
+	for (char *line = text; *line; line = next) {
+		const char *why;
+
+		next = strchr(line, '\n');
+		assert_non_null(next);
+		*next++ = 0;
+		if (strncmp(line, "# ", 2) != 0)
+			continue;
+		texts++;
+		why = phrase_fault(line + 2);
+		if (why)
+			fail_msg("'%s' %s", line + 2, why);
+	}
+	assert_true(texts > 30);
+	free(text);
+	config_fini(&c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -115,6 +144,7 @@ int main(void)
 	    cmocka_unit_test(a_room_reads_a_number_in_its_own_unit),
 	    cmocka_unit_test(nonsense_is_refused_with_its_line),
 	    cmocka_unit_test(what_is_printed_can_be_read),
+	    cmocka_unit_test(every_text_stands_alone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
