@@ -1,5 +1,5 @@
 /*
- * base/banned.h - functions nobody here may call: they cannot be told how much room there is
+ * base/banned.h - functions no code here may call: they cannot be told how much room there is
  * Forced into every file by the build. System headers come first, poison speaks of what follows.
  */
 #pragma once

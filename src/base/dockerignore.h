@@ -10,7 +10,7 @@
 #define IGNORE_FILE ".dockerignore"
 
 enum {
-	IGNORE_MAX = 64 << 10, /* bytes of it that whoever reads one takes */
+	IGNORE_MAX = 64 << 10, /* bytes of it that a reader of one takes */
 	IGNORE_LINE_MAX = 1024,
 };
 

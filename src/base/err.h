@@ -1,6 +1,6 @@
 /*
  * base/err.h - what a person or an API client is told when something fails
- * Mechanisms return 0 or a negative errno. Where somebody asked for something, the last
+ * Mechanisms return 0 or a negative errno. Where a caller asked for something, the last
  * parameter is a struct err. Setting it never allocates, so it can report ENOMEM.
  */
 #pragma once

@@ -23,7 +23,7 @@ struct loop {
 	uint64_t now_ms;
 	atomic_bool stopping;
 
-	/* What the kernel has told and nobody has been called for yet: events[next..count). */
+	/* What the kernel has told, with no callback run for it yet: events[next..count). */
 	struct epoll_event events[BATCH];
 	int next, count;
 

@@ -33,7 +33,7 @@ struct pool {
 	pthread_cond_t fewer; /* an extra thread has ended */
 	struct job *jobs, **jobs_tail;
 	uint64_t ended; /* jobs */
-	unsigned extra; /* threads beyond the first ones; nobody joins them */
+	unsigned extra; /* threads beyond the first ones; no thread joins them */
 	bool ending;
 
 	unsigned threads;

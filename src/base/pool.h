@@ -10,7 +10,7 @@ struct pool;
 int pool_new(struct loop *l, unsigned threads, struct pool **ret);
 
 /*
- * Work that waits for others may never end, and then nobody else's begins. So when something has
+ * Work that waits for others may never end, and then no other job begins. So when something has
  * waited for POOL_PATIENCE_MS and nothing ended meanwhile, as many threads as there were at first
  * are added, again and again, up to max in all. They end when nothing waits any more.
  */

@@ -6,5 +6,5 @@
 
 /* type is SOCK_STREAM or SOCK_SEQPACKET. The caller owns *ret, close-on-exec. Negative errno. */
 int sock_listen(int dirfd, const char *name, int type, int *ret);
-/* Never waits. -EAGAIN: whoever listens has let too many pile up. */
+/* Never waits. -EAGAIN: the listener has let too many pile up. */
 int sock_connect(int dirfd, const char *name, int type, int *ret);
