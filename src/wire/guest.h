@@ -328,7 +328,7 @@ enum {
 /*
  * UMOUNT is a wire_path_flags. GROW and FREEZE are about what MOUNT has put there: GROW lets the
  * file system have all of its device. After FREEZE nothing is written until the next frame of this
- * connection, or its end, or WIRE_FREEZE_MS later, and nobody else is served; THAW (no payload)
+ * connection, or its end, or WIRE_FREEZE_MS later, and no other client is served; THAW (no payload)
  * says whether it lasted that long: ETIMEDOUT.
  */
 enum { WIRE_FREEZE_MS = 5000 };
