@@ -185,7 +185,7 @@ void conn_text(struct http_conn *c, const char *text)
 		die(c);
 }
 
-/* There is no request to answer: our words, and then nobody listens any more. */
+/* There is no request to answer: our words, and then the handler hears no more. */
 void conn_refuse(struct http_conn *c, int status, const char *code, const char *text)
 {
 	char body[HTTP_REFUSAL_MAX], lines[HTTP_REFUSAL_MAX], head[300];

@@ -344,7 +344,7 @@ void http_add_header(struct http_req *r, const char *name, const char *value)
 			r->extra[from] = 0;
 		return;
 	}
-	/* Values may come from people: nobody gets to begin a new line. */
+	/* Values may come from people: none of them gets to begin a new line. */
 	copy = r->extra + r->extra_len - 2 - n;
 	for (size_t i = 0; i < n; i++)
 		if (((unsigned char)copy[i] < ' ' && copy[i] != '\t') || copy[i] == 0x7f)
@@ -360,7 +360,7 @@ static bool may_keep(const struct http_req *r)
 		return false;
 	if (c->body.done)
 		return true;
-	/* A client that waits for 100 may send its body now or not: nobody can tell what comes. */
+	/* A client that waits for 100 may send its body now or not: we cannot tell what comes. */
 	if (r->expect)
 		return false;
 	if (r->mode == BODY_STREAM)

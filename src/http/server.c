@@ -14,7 +14,7 @@
 
 enum {
 	ACCEPT_BATCH = 64,
-	RETRY_MS = 100, /* how long nobody is accepted when the system has nothing left to give */
+	RETRY_MS = 100, /* no connection is accepted so long when the system has nothing left */
 };
 
 /* ---- addresses ---- */
@@ -46,7 +46,7 @@ static struct addr **addr_bucket(struct http_server *s, const uint8_t key[16])
 	return &s->addrs[h % ADDR_BUCKETS];
 }
 
-/* One more from there. -EBUSY over the cap. *ret stays NULL when nobody counts. */
+/* One more from there. -EBUSY over the cap. *ret stays NULL when there is no cap. */
 static int addr_take(struct http_server *s, const struct sockaddr_storage *sa, struct addr **ret)
 {
 	struct addr **bucket, *a;
@@ -145,8 +145,8 @@ static void on_retry(void *arg)
 }
 
 /*
- * No fds left: whoever waits in the backlog would wake us for ever. With the spare one they are
- * taken and closed, so that they know.
+ * No fds left: a client that waits in the backlog would wake us for ever. With the spare one they
+ * are taken and closed, so that they know.
  */
 static void out_of_fds(struct http_server *s, int listener)
 {

@@ -3,7 +3,7 @@
  * One request at a time per connection (keep-alive, no pipelined work: the next head is looked at
  * when the reply has been written). The body is pulled: as long as the handler does not want it,
  * nothing is read and the client waits. The reply is a queue with a high mark: a handler that has
- * more looks at http_room() and goes on in its writable callback. Nobody's slowness grows memory.
+ * more looks at http_room() and goes on in its writable callback. No slow client makes memory grow.
  *
  * A struct http_req lives from the call of the handler until its end callback returns (or, if none
  * was set, until the reply is out). Loop thread only. Text pointers live as long as the request.

@@ -71,7 +71,7 @@ struct http_conn {
 	bool reset : 1;    /* close so that the peer sees an error */
 	bool readable : 1; /* as far as we know */
 	bool blocked : 1;  /* the socket takes no more */
-	bool saw_in : 1;   /* there is input, and nobody wants it now */
+	bool saw_in : 1;   /* there is input, and no handler wants it now */
 	bool hup : 1;      /* a pipe's peer has ended its side, or all */
 	bool fin_sent : 1;
 	bool refused : 1;
@@ -162,7 +162,7 @@ struct http_server {
 	struct http_conn *conns;
 	unsigned n, refused;
 	struct addr **addrs; /* ADDR_BUCKETS lists, when there is a cap per address */
-	char *spare;         /* a read buffer of CONN_BUF bytes that nobody uses right now */
+	char *spare;         /* a read buffer of CONN_BUF bytes that no connection uses right now */
 	int spare_fd;        /* given up for a moment when there are no fds left */
 	struct loop_timer retry;
 	bool draining;

@@ -70,7 +70,8 @@ static void flush(struct ws *w)
 		w->close_by_ms = loop_now_ms(w->loop) + CLOSE_MS;
 		loop_timer_set(w->loop, &w->timer, w->close_by_ms);
 	}
-	/* Both have said goodbye, or the peer talks nonsense and nobody listens to it any more. */
+	/* Both have said goodbye, or the peer talks nonsense and we do not listen to it
+	 * any more. */
 	if (w->closing && !w->finished && !wslay_event_want_read(w->frames)) {
 		w->finished = true;
 		http_finish(w->r);
@@ -263,7 +264,7 @@ static void feed(struct ws *w)
 		flush(w);
 	}
 	if (w->finished)
-		w->in_len = 0; /* read on, so that the peer's end is seen, but nobody looks */
+		w->in_len = 0; /* read on, so that the peer's end is seen, but not looked at */
 	/* Pings cost us pongs: who does not read gets no more of them. */
 	w->no_room = !http_room(w->r) && !w->finished;
 	if (w->piece && !w->in_len && (!w->paused || w->finished) && !w->no_room) {
