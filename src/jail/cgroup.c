@@ -543,7 +543,7 @@ static bool pids_hold(const struct pids *p, pid_t pid)
 }
 
 /*
- * A pid read from a file may be somebody else's by the time we kill it. So: open pidfds, read the
+ * A pid read from a file may be another process's by the time we kill it. So: open pidfds, read the
  * list again, and signal only those still on it. Returns how many were there at first.
  */
 static int tree_kill(const struct cg_host *h, const struct tree *t, const char *id)

@@ -64,7 +64,7 @@ int cg_limit(const struct cg_host *h, const char *id, const struct cg_limits *li
 /* -ENOENT when no tree has this id. */
 int cg_stats(const struct cg_host *h, const char *id, struct cg_stats *ret);
 
-/* Kills until nobody is left. 0 also when the group is gone. -ETIMEDOUT: somebody is left. */
+/* Kills until no process is left. 0 also when the group is gone. -ETIMEDOUT: a process is left. */
 int cg_kill(const struct cg_host *h, const char *id, unsigned timeout_ms);
 
 /* Removes the empty group from every tree. 0 also when it is gone. -EBUSY: not empty in time. */

@@ -51,7 +51,7 @@ struct jail_filter {
 /*
  * The filter also allows exit, exit_group and execveat of a bare fd (AT_EMPTY_PATH): without them
  * a jailed process could not even begin. A call of another architecture kills the process. A name
- * that this cpu does not have is left out; a name nobody knows is "bad_filter", EINVAL.
+ * that this cpu does not have is left out; a name no kernel knows is "bad_filter", EINVAL.
  * Release *ret with jail_filter_fini().
  */
 int jail_filter_build(const struct jail_rules *lists, size_t n, enum jail_deny deny,

@@ -3,7 +3,8 @@
  * A jailed process has a uid of its own, is PID 1 of its own pid namespace (when it dies, all it
  * started die), sees an empty read-only root, an empty network, no capability, a seccomp
  * allow-list, Landlock, a control group, and exactly the fds of its spec. It is not tied to the
- * life of whoever started it: machines outlive pandad. docs/design/jail.md has the reasons.
+ * life of the process that started it: machines outlive pandad. docs/design/jail.md has the
+ * reasons.
  *
  * A struct jail is not changed after jail_new() (but for one atomic hint): threads may share it.
  */
@@ -21,7 +22,7 @@ struct jail;
 
 /* What a jail is made of. A host may lack some; a spec says which it will not go without. */
 enum {
-	JAIL_UID = 1 << 0,        /* a uid and gid that nobody else has */
+	JAIL_UID = 1 << 0,        /* a uid and gid that no other process has */
 	JAIL_NAMESPACES = 1 << 1, /* pid, mount (empty root), net, ipc, uts, cgroup */
 	JAIL_CG_MEMORY = 1 << 2,
 	JAIL_CG_CPU = 1 << 3,

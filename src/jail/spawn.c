@@ -42,7 +42,7 @@ void id_maps_self(struct id_maps *ret)
 
 int namespaces_make(unsigned long flags, struct ns_job *job)
 {
-	/* No exit signal: nobody who waits for SIGCHLD shall hear of this one. */
+	/* No exit signal: a thread that waits for SIGCHLD shall not hear of this one. */
 	struct clone_args ca = {.flags = flags | CLONE_FILES};
 	pid_t pid;
 

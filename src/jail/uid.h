@@ -3,7 +3,8 @@
  * Between take and drop a byte of a lock file is ours (open file description lock: the kernel
  * frees it when we are killed). From the moment a process runs under the uid, that process itself
  * keeps it taken: the kernel is asked, so a machine cannot lie about it, nothing must be handed to
- * it, and when it is gone (and reaped) the uid is free, whoever else was killed in between.
+ * it, and when it is gone (and reaped) the uid is free, even if other processes were killed in
+ * between.
  */
 #pragma once
 #include <stdatomic.h>
