@@ -43,7 +43,7 @@ int layer_create_memfd(const char *name, uint64_t pages, int *ret)
 		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0 || ftruncate(fd, size) < 0)
 		return -errno;
-	/* From its birth on: whoever writes it cannot cut it under the feet of who maps it. */
+	/* From its birth on: the machine that writes it cannot cut it while another maps it. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
 		return -errno;
 	*ret = take_fd(&fd);
@@ -127,9 +127,9 @@ int layer_seal_memfd(int fd, uint64_t pages, struct map *map, struct layer **ret
 }
 
 /*
- * A read lease is granted only while no one has the file open for writing, and a writable mapping
- * counts as open. It is the one question a file system answers about other processes' fds. The
- * lease is dropped at once; until then, breaking it sends SIGURG, which is ignored by default
+ * A read lease is granted only while no process has the file open for writing, and a writable
+ * mapping counts as open. It is the one question a file system answers about other processes' fds.
+ * The lease is dropped at once; until then, breaking it sends SIGURG, which is ignored by default
  * (its own choice, SIGIO, would end us).
  */
 static int prove_no_writer(int fd)
@@ -241,7 +241,7 @@ static int link_fd(int fd, int dirfd, const char *name)
 	return -errno;
 }
 
-/* Nobody writes it from here on; the list keeps an fd of its own. */
+/* No process writes it from here on; the list keeps an fd of its own. */
 static int sync_as_sealed(int fd, struct sync_list *sync)
 {
 	autoclose int own = -1;

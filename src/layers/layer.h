@@ -3,7 +3,7 @@
  * The data of page p stands at offset p * 4096. A page in the map whose file range is a hole
  * reads as zeros; a page that is not in the map comes from an older layer (set.h).
  *
- * A layer is born writable (layer_create_*), a machine writes it, and from the seal on nobody
+ * A layer is born writable (layer_create_*), a machine writes it, and from the seal on no process
  * can: only then it may be shared. Layers are counted; not for use by two threads at once.
  */
 #pragma once
@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 
 struct layer {
-	int fd;         /* for reading; hand out freely, nobody can write through it */
+	int fd;         /* for reading; hand out freely, no holder can write through it */
 	uint64_t pages; /* of the whole memory or disk, not of the map */
 	struct map map;
 	bool has_digest; /* known once the layer was saved or loaded */
@@ -28,7 +28,7 @@ int layer_create_file(int dirfd, const char *name, uint64_t pages, int *ret);
 
 /*
  * Makes the memfd immutable for everybody and wraps it; map moves into the layer on success.
- * -EBUSY: somebody still has it mapped writable. -EPERM: its seals were closed without ours.
+ * -EBUSY: a process still has it mapped writable. -EPERM: its seals were closed without ours.
  * -EBADMSG: wrong size, or the map reaches past the end.
  */
 int layer_seal_memfd(int fd, uint64_t pages, struct map *map, struct layer **ret);

@@ -1,6 +1,6 @@
 /*
  * layers/set.h - the layers of one memory or one disk, oldest first
- * For each page the newest layer whose map holds it wins; a page nobody holds reads as zeros.
+ * For each page the newest layer whose map holds it wins; a page no layer holds reads as zeros.
  *
  * A running guest names layers by their index, so only its kernel makes a chain shorter, at a
  * snapshot. Fork is: seal the newest layer, push it, set_copy(), and both sides go on above.

@@ -7,7 +7,7 @@
  *
  * Every snapshot is whole in its own directory. A layer that two snapshots share is one file with
  * two names (hard links), and one more in layers/, where the next writer finds it by digest. So
- * nobody counts references: a layer in layers/ whose link count is 1 is in no snapshot.
+ * no code counts references: a layer in layers/ whose link count is 1 is in no snapshot.
  *
  * Kinds of errors: snapshot_not_found, snapshot_exists, snapshot_incomplete, snapshot_corrupt,
  * snapshot_foreign, snapshot_no_space, snapshot_invalid, snapshot_io, no_memory.

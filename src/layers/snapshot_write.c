@@ -151,8 +151,8 @@ static int publish(const struct writing *w)
 		layer_names(&w->fresh[i]->digest, names[0], names[2]);
 		layer_squashed_name(&w->fresh[i]->digest, names[1]);
 		/*
-		 * Somebody else wrote the same: this snapshot keeps its own copy, which it knows to
-		 * be good. Each file by itself: a collection may have left one of a pair.
+		 * Another writer wrote the same: this snapshot keeps its own copy, which it knows
+		 * to be good. Each file by itself: a collection may have left one of a pair.
 		 */
 		for (size_t k = 0; k < ARRAY_LEN(names); k++)
 			if (linkat(w->dir, names[k], w->st->layers, names[k], 0) < 0 &&

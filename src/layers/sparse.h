@@ -11,7 +11,8 @@
 /*
  * The first offset in [off, end) that holds data, rounded down to its page; end when only holes
  * follow; or a negative errno. (Never SEEK_HOLE: in a memfd it walks page by page to the end of
- * the data, and whoever asks once per piece is quadratic. Read on; zeros are found soon enough.)
+ * the data, and a caller that asks once per piece is quadratic. Read on; zeros are found soon
+ * enough.)
  */
 off_t sparse_data(int fd, off_t off, off_t end);
 

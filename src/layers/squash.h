@@ -1,14 +1,14 @@
 /*
  * layers/squash.h - the data of a layer as a compressed stream (zstd), for what sleeps on disk
- * Nobody can map it: it is unpacked into a memfd when the layer is opened. Little-endian:
+ * A machine cannot map it: it is unpacked into a memfd when the layer is opened. Little-endian:
  *
  *   head    "PANDAZST", u32 version 1, u32 zero
  *   record  u64 chunk number, u32 length, u32 which of its 16 pages, a zstd frame of those pages
  *   end     u64 -1, u32 0, u32 number of records
  *
  * Records stand in any order: several threads write them. A frame has a checksum, so that damage is
- * seen when it is unpacked, not only when somebody verifies. Digest and map of the layer are those
- * of its plain form.
+ * seen when it is unpacked, not only when a snapshot is verified. Digest and map of the layer are
+ * those of its plain form.
  */
 #pragma once
 #include "layers/index.h"
