@@ -1,5 +1,5 @@
 /*
- * net/ahead.c - slots are made before somebody wants them, and unmade on threads of their own
+ * net/ahead.c - slots are made before a sandbox wants them, and unmade on threads of their own
  */
 #include <errno.h>
 #include <string.h>
@@ -140,7 +140,7 @@ static void job_made(void *arg)
 		if (s->place_lost) {
 			/* It was adopted meanwhile, and is nothing we could make. */
 		} else if (s->error == -EEXIST) {
-			/* Somebody else on this host sits there: the next is tried. */
+			/* Another program on this host sits there: the next is tried. */
 			range_foreign(n->range, s->place);
 		} else {
 			range_put(n->range, s->place);

@@ -497,7 +497,7 @@ int dns_copy_answers(const struct dns_question *q, const struct dns_answer *a, c
 
 /*
  * As a coder that learns would write it: each byte costs the less the more often it came before.
- * That is a code, so there are at most 2^n names of n bits, whatever somebody thinks of; dots
+ * That is a code, so there are at most 2^n names of n bits, whatever a sender thinks of; dots
  * count, since words can be told by where they are.
  */
 unsigned dns_weight(const char *name)

@@ -110,7 +110,7 @@ int dns_copy_answers(const struct dns_question *q, const struct dns_answer *a, c
                      uint8_t *ret, size_t max);
 
 /*
- * Bits somebody can tell by having this name asked, in its part below the last two labels: no more
+ * Bits a guest can tell by having this name asked, in its part below the last two labels: no more
  * than 2^n names of one length weigh n or less.
  */
 unsigned dns_weight(const char *name);

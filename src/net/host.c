@@ -17,7 +17,7 @@
 #include "net/make.h"
 
 enum {
-	NFT_MS = 10 * 1000, /* it takes 5 ms; whoever waits for a slot shall not wait for ever */
+	NFT_MS = 10 * 1000, /* it takes 5 ms; a caller shall not wait for ever */
 };
 
 /* Without pidfds it is waited for as long as it takes. */
@@ -123,7 +123,7 @@ static int find_wan(struct host *h, char why[MAKE_WHY])
 /*
  * Answers come in on wan and must be forwarded. Where that was off we turn it on for this interface
  * alone, and a table beside it says that all else which comes in there is still not forwarded. That
- * table is also the note, for whoever closes, that it was us.
+ * table is also the note, for the pandad that closes, that it was us.
  */
 static int open_wan(struct host *h, char why[MAKE_WHY])
 {
@@ -194,7 +194,7 @@ void net_host_close(const struct host *h)
 		left = 1;
 	nl_close(s);
 	if (left)
-		return; /* of machines that live on, or of somebody else: they still need all of
+		return; /* of machines that live on, or of another pandad: they still need all of
 			 * it */
 	if (h->forward_ours) {
 		forward_path(h, path);

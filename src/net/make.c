@@ -338,8 +338,8 @@ void make_undo(const struct make_plan *p, struct make_kit *k)
 	uint32_t index;
 
 	make_close(k);
-	/* The kernel ends a namespace when it finds the time; whoever gets this place next shall
-	 * not meet the link of the last one, nor inherit its connections. */
+	/* The kernel ends a namespace when it finds the time; the sandbox that gets this place next
+	 * shall not meet the link of the last one, nor inherit its connections. */
 	host_name(p, peer);
 	if (nl_open(NETLINK_ROUTE, &s) == 0) {
 		if (nl_link_index(s, peer, &index) == 0)

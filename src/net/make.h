@@ -56,7 +56,7 @@ struct make_kit {
 	                   .nf = NULL,    \
 	                   .log = NULL})
 
-/* why gets a sentence on failure. -EEXIST: somebody on this host has that place. */
+/* why gets a sentence on failure. -EEXIST: another program on this host has that place. */
 int make_slot(const struct make_plan *p, struct make_kit *ret, char why[MAKE_WHY]);
 
 /* From the tap of a living slot; the addresses tell its place. Takes tap on success. */

@@ -65,7 +65,7 @@ static void ask_free(struct ask *a)
 	free(a);
 }
 
-/* May end the connection; nobody touches it after. */
+/* May end the connection; the caller must not touch it after. */
 static void send_reply(const struct asker *to, uint8_t *buf, size_t n)
 {
 	if (to->conn) {
@@ -73,7 +73,8 @@ static void send_reply(const struct asker *to, uint8_t *buf, size_t n)
 		struct iovec iov[2] = {{head, 2}, {buf, n}};
 		struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
 
-		/* Nobody who reads has that much unread; who does not, is not waited for. */
+		/* A guest that reads has never that much unread; one that does not, is not waited
+		 * for. */
 		if (sendmsg(to->conn->fd, &m, MSG_NOSIGNAL) != (ssize_t)n + 2)
 			conn_free(to->conn);
 		else
@@ -191,7 +192,7 @@ static bool ends_with(const char *name, const char *tail)
 	return n >= t && strcmp(name + n - t, tail) == 0;
 }
 
-/* Names that mean something only on somebody's own network are not carried out of it, or in. */
+/* Names that mean something only on a local network are not carried out of it, or in. */
 static bool is_local(const char *name)
 {
 	static const char *const tails[] = {".local",     ".internal",    ".localhost", ".lan",
@@ -205,7 +206,7 @@ static bool is_local(const char *name)
 	return false;
 }
 
-/* 4.3.2.1.in-addr.arpa of a closed address: whose name that is, is nobody's business. */
+/* 4.3.2.1.in-addr.arpa of a closed address: whose name that is, is no guest's business. */
 static bool is_closed_ptr(const char *name)
 {
 	unsigned a, b, c, d;
@@ -230,8 +231,8 @@ static bool may_leave(struct net_slot *s, const struct dns_question *q)
 	                   bits);
 }
 
-/* Some of what is left, so that nobody's questions to servers that never answer take it all: with n
- * such slots each has 1/(n + 4) of it, and so has the next one. */
+/* Some of what is left, so that one guest's questions to servers that never answer cannot take it
+ * all: with n such slots each has 1/(n + 4) of it, and so has the next one. */
 static bool may_wait(const struct net_slot *s)
 {
 	return s->n_asks < ASKS_MAX && s->n_asks * 4 < upstream_left(s->net->up);
@@ -346,8 +347,8 @@ static void on_udp(void *arg, uint32_t events)
 
 		if (n < 0 && errno == EAGAIN)
 			return;
-		/* Errors here are of earlier replies (nobody listened); too long ones are not
-		 * questions. */
+		/* Errors here are of earlier replies (no guest socket listened); too long ones are
+		 * not questions. */
 		if (n < 0 || (size_t)n > sizeof(buf))
 			continue;
 		to.port = ntohs(from.sin_port);

@@ -8,7 +8,7 @@
  * MAC 06:00:ac:1f:ff:02, no IPv6. So a restored or forked guest needs nothing set anew, and
  * outside no two share an address.
  *
- * A slot lives as long as somebody holds its fds: its namespace has no name and no mount, it ends
+ * A slot lives as long as a process holds its fds: its namespace has no name and no mount, it ends
  * with the last of (ours, the tap in the machine's jail), and takes tap, veth, rules and
  * connections with it. So nothing of a slot is left whatever dies; a machine that outlives pandad
  * keeps its network (names do not resolve meanwhile), and net_adopt() takes it up by the tap fd.
@@ -109,11 +109,11 @@ struct net_config {
 	                         that */
 
 	/* On the loop. It must not call net_*() that changes slots. A slot says at most some
-	 * hundred things a second; what was too much is counted in net_counters. NULL: nobody
+	 * hundred things a second; what was too much is counted in net_counters. NULL: no caller
 	 * listens. */
 	void (*event)(void *arg, const struct net_event *ev);
 	/* No event names this owner any more; some ms after net_return(), or in net_free(). NULL:
-	 * nobody wants to know. */
+	 * the caller does not want to know. */
 	void (*gone)(void *arg, void *owner);
 	void *arg;
 };

@@ -97,7 +97,7 @@ struct net {
 	bool host_opened;
 };
 
-/* ahead.c: slots made before somebody wants them, and unmade. */
+/* ahead.c: slots made before a sandbox wants them, and unmade. */
 void ahead_init(struct net *n);
 int ahead_open(struct net *n); /* -errno: no threads */
 /* Free slots are unmade, jobs waited for. Also after a failed ahead_open(). */
@@ -105,12 +105,12 @@ void ahead_close(struct net *n);
 /* Until as many are ready, or on their way, as shall be; after a failure not at once. */
 void ahead_more(struct net *n);
 /*
- * One was taken. Whoever takes one is about to start a machine, and the cpu is for that: what was
- * taken is made again a little later, while enough are left.
+ * One was taken. The caller that took it is about to start a machine, and the cpu is for that: what
+ * was taken is made again a little later, while enough are left.
  */
 void ahead_refill(struct net *n);
 /* The place is the caller's. Who makes slots may be trying this very place: it will find that it is
- * taken. -EBUSY: somebody has it. */
+ * taken. -EBUSY: another program has it. */
 int ahead_claim(struct net *n, uint32_t place);
 
 /* slot.c */

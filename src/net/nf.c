@@ -598,7 +598,8 @@ int nl_flow_sweep(struct mnl_socket *nf)
 	struct nlmsghdr *h =
 	    nf_msg(buf, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, NLM_F_DUMP, AF_INET, 0);
 
-	/* Whoever is looked at and is over goes; that nobody has this mark saves the telling. */
+	/* A connection that is looked at and is over goes; no connection has this mark, so none
+	 * need be told. */
 	mnl_attr_put_u32(h, CTA_MARK, htonl(UINT32_MAX));
 	mnl_attr_put_u32(h, CTA_MARK_MASK, htonl(UINT32_MAX));
 	return nl_talk(nf, h, NULL, NULL);

@@ -2,7 +2,7 @@
  * net/range.h - which /30 of the pool belongs to whom
  * Place i has four addresses at base + 4i; .1 of them is the host's, .2 the slot's. Places are
  * handed out in the order they came back, so one is reused as late as possible: what the world
- * still sends to an earlier user finds nobody. One thread.
+ * still sends to an earlier user finds no sandbox. One thread.
  */
 #pragma once
 #include <stdbool.h>
@@ -25,7 +25,7 @@ int range_claim(struct range *r, uint32_t i); /* this one: -EBUSY, -ERANGE */
 void range_put(struct range *r, uint32_t i);  /* must be in use */
 
 /*
- * In use here, but by somebody else on this host: it is not handed out, but it can be claimed (a
+ * In use here, but by another program on this host: it is not handed out, but it can be claimed (a
  * slot that will be adopted is such a one). range_retry() puts all of them back, and says how many.
  */
 void range_foreign(struct range *r, uint32_t i);

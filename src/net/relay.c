@@ -291,7 +291,8 @@ static int relay_new(struct net_slot *s, int fd)
 
 	if (s->n_relays >= RELAYS_MAX)
 		return -EAGAIN;
-	/* What was redirected has a place it wanted to go; whoever came here directly has none. */
+	/* What was redirected has a place it wanted to go; a connection that came here directly has
+	 * none. */
 	if (getsockopt(fd, SOL_IP, SO_ORIGINAL_DST, &to, &sl) < 0)
 		return -errno;
 	r = calloc(1, sizeof(*r));

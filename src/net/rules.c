@@ -24,7 +24,7 @@ static const char SLOT[] =
     "		ether saddr 06:00:ac:1f:ff:02 ether daddr 06:00:ac:1f:ff:01 ether type ip"
     " ip saddr 172.31.255.2 ip hdrlength 5 ip frag-off & 0x3fff == 0 icmp type echo-request"
     " accept\n"
-    /* Whoever asks for the gateway gets an answer; we never ask, so we believe nothing. */
+    /* A guest that asks for the gateway gets an answer; we never ask, so we believe nothing. */
     "		ether saddr 06:00:ac:1f:ff:02 ether type arp arp operation request"
     " arp saddr ether 06:00:ac:1f:ff:02 arp saddr ip 172.31.255.2 arp daddr ip 172.31.255.1"
     " limit rate 50/second burst 50 packets accept\n"
@@ -116,7 +116,7 @@ static const char SLOT[] =
     "		meta l4proto { tcp, udp } ip daddr . th dport @nets_port goto allow\n"
     /*
      * The name in a QUIC hello cannot be seen; without it clients take TCP. What is TCP here began
-     * under another policy, and nobody has looked at its name: new ones go to the relay.
+     * under another policy, and the relay has not looked at its name: new ones go to the relay.
      */
     "		meta l4proto { tcp, udp } th dport 443 goto refuse\n"
     "		ip daddr @names goto allow\n"
@@ -206,7 +206,7 @@ static const char HOST[] =
     "		iifname \"" HOST_PREFIX "*\" drop\n"
     "	}\n"
     "}\n"
-    /* One table for all pools on this host: whoever is last to go takes it away. */
+    /* One table for all pools on this host: the last one to go takes it away. */
     "table ip panda_nat {\n"
     "	set ranges { type ipv4_addr; flags interval; auto-merge; }\n"
     "	chain post { type nat hook postrouting priority srcnat; policy accept; }\n"

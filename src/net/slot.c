@@ -196,7 +196,7 @@ int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct 
 	                             .nft = n->nft,
 	                             .host = range_host(n->range, s->place),
 	                             .inner = inner,
-	                             /* As somebody else left it. */
+	                             /* As an earlier program left it. */
 	                             .conns_max = 0,
 	                             .up_kbit = UINT64_MAX};
 	r = slot_begin(s, p, owner, true);
@@ -224,7 +224,7 @@ int net_set_policy(struct net_slot *s, struct net_policy *p, struct err *e)
 		relay_recheck(s);
 		return 0;
 	}
-	/* Rather nothing than what nobody asked for. */
+	/* Rather nothing than what no caller asked for. */
 	err_set(e, -r, "net_failed",
 	        "cannot set the egress policy, the network of this sandbox is off now: %s",
 	        strerror(-r));

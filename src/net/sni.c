@@ -120,7 +120,7 @@ int sni_parse(const uint8_t *buf, size_t n, char ret[SNI_NAME_MAX + 1])
 	while (have < want) {
 		size_t type = 0, version = 0, len = 0, part;
 
-		/* As far as it is there it must look right: nobody waits for more of something
+		/* As far as it is there it must look right: we do not wait for more of something
 		 * else. */
 		if (c.n >= 1 && c.p[0] != RECORD_HANDSHAKE)
 			return -EPROTO;

@@ -15,7 +15,7 @@
 enum {
 	KEY_MAX = DNS_NAME_MAX + 8,
 	QUERY_BYTES = DNS_HEADER + DNS_WIRE_NAME_MAX + 4 + 11,
-	BAD_MAX = 16, /* messages that do not fit the question, per try: somebody guesses */
+	BAD_MAX = 16, /* messages that do not fit the question, per try: an attacker guesses */
 };
 
 /* An answer we keep: the struct without the room it does not use would be smaller, but it is
@@ -191,7 +191,7 @@ static void keep(struct upstream *u, const char *key, const struct dns_answer *a
 static void query_done(struct query *q, const struct upstream_found *f)
 {
 	query_hang_up(q);
-	/* Whoever asks again from within its callback gets a new question. */
+	/* A caller that asks again from within its callback gets a new question. */
 	dict_del(q->up->pending, q->key);
 	q->key[0] = '\0';
 	while (q->waiters) {
@@ -288,7 +288,7 @@ static void query_udp(struct query *q)
 		if (n < 0 && errno == EAGAIN)
 			return;
 		if (n < 0) {
-			query_try(q); /* nobody is there */
+			query_try(q); /* no server is there */
 			return;
 		}
 		if ((size_t)n <= sizeof(u->buf) && query_message(q, u->buf, (size_t)n))

@@ -30,7 +30,7 @@ void upstream_free(struct upstream *u); /* waiting lookups are forgotten, not ca
 
 /* What was found. raw: the whole message, for other types than A. Valid during the call. */
 struct upstream_found {
-	const struct dns_answer *answer; /* NULL: nobody answered */
+	const struct dns_answer *answer; /* NULL: no server answered */
 	uint32_t ttl_s;
 	const uint8_t *raw;
 };
