@@ -12,7 +12,8 @@ void copy_begin(struct copy *c, int to, int marks, uint64_t size)
 	*c = (struct copy){.on = true, .to = to, .marks = marks, .size = size};
 }
 
-/* All is done by the device thread: nobody changes it between our look at the mark and the copy. */
+/* All is done by the device thread: no other thread changes it between our look at the mark and the
+ * copy. */
 static int keep(struct copy *c, int from, uint64_t chunk)
 {
 	static unsigned char buf[COPY_CHUNK];

@@ -1,7 +1,7 @@
 /*
  * vmm/copy.h - the machine's part of a copy of a volume as of one moment, while it is written
- * Somebody else copies the file, chunk by chunk. Before a chunk changes for the first time, its old
- * content goes into another file and the chunk is marked; whoever copies reads a chunk, then looks
+ * Another process copies the file, chunk by chunk. Before a chunk changes for the first time, its
+ * old content goes into another file and the chunk is marked; the copier reads a chunk, then looks
  * at its mark, and leaves marked ones alone. A copy that fails does so alone: the guest goes on.
  */
 #pragma once

@@ -1,8 +1,8 @@
 /*
  * vmm/index.h - which layer holds which page of a memory or a disk
  * One byte per page: 0 is what lies below all layers (zeros for memory, the base for a disk), any
- * other number is the caller's. Pages nobody ever wrote cost nothing: the host gives a page of the
- * index when it is first set. Written down it is a list of extents.
+ * other number is the caller's. Pages the caller never wrote cost nothing: the host gives a page of
+ * the index when it is first set. Written down it is a list of extents.
  */
 #pragma once
 #include <stddef.h>

@@ -15,7 +15,7 @@
 #include "vmm/x86/boot.h"
 #include "vmm/x86/load.h"
 
-/* ISA interrupts that no one else wants; volumes share one. */
+/* ISA interrupts that no other device wants; volumes share one. */
 enum { VOLUME_IRQ = 10, NET_IRQ = 11, RNG_IRQ = 12, VSOCK_IRQ = 14, BALLOON_IRQ = 15 };
 static const unsigned disk_irq[CTL_DISKS_MAX] = {5, 6, 7, 9};
 

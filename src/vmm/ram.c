@@ -29,7 +29,7 @@ enum {
 #define PM_PRESENT (1ull << 63)
 #define PM_SWAPPED (1ull << 62)
 #define PM_FILE    (1ull << 61)
-#define PM_ALONE   (1ull << 56) /* nobody else maps it */
+#define PM_ALONE   (1ull << 56) /* no other process maps it */
 
 #ifndef PAGEMAP_SCAN
 #define PAGEMAP_SCAN _IOWR('f', 16, struct pm_scan_arg)
@@ -96,8 +96,8 @@ static void small_pages(struct ram *r)
 }
 
 /*
- * Nobody shares anything with this machine yet, and a kernel that starts touches page after page:
- * each small one would be a way out of the guest.
+ * No other machine shares anything with this one yet, and a kernel that starts touches page after
+ * page: each small one would be a way out of the guest.
  */
 int ram_boot(struct ram *r, uint64_t size)
 {
@@ -145,8 +145,8 @@ int ram_load_code(struct ram *r, struct state_in *s)
 /*
  * Then the guest meets its code with one fault for 512 pages. The first who does it to a file
  * copies them, all others find it done. One by one, and whatever it says: Linux 6.1 has joined a
- * page and calls it an error when nobody has it mapped yet; where there is no file of memory, all
- * calls fail, at once.
+ * page and calls it an error when no process has it mapped yet; where there is no file of memory,
+ * all calls fail, at once.
  */
 static void join_code(struct ram *r)
 {

@@ -9,8 +9,8 @@
  * A restored guest meets each of its pages with a fault, and one that it writes with up to three.
  * Two things spare it most of them, and neither changes a byte: a newest layer of few pages,
  * those that were written last, is copied before the guest runs; and the kernel's code, which
- * nobody writes, becomes huge pages of the layer's file, shared by all who map it, where the host
- * can do that.
+ * no machine writes, becomes huge pages of the layer's file, shared by all who map it, where the
+ * host can do that.
  *
  * A snapshot, with no vcpu running: ram_collect(), then ram_save() into a state file, then
  * ram_seal(), or ram_undo() when something else went wrong.
@@ -66,7 +66,8 @@ void ram_release(struct ram *r, uint64_t gpa, uint64_t len);
  */
 int ram_collect(struct ram *r, uint64_t *ret_live);
 void ram_save(const struct ram *r, struct state_out *s);
-/* The runs of the collected layer, to be given to whoever asked: run by run from *at on. */
+/* The runs of the collected layer, to be given to the process that asked: run by run from
+ * *at on. */
 int ram_next_run(const struct ram *r, uint64_t *at, struct extent *ret);
 /* The top becomes the newest sealed layer, read through ro; next is the new top. Both fds are
  * taken. */

@@ -249,7 +249,8 @@ int machine_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struc
 	pthread_mutex_unlock(&m->lock);
 	a->arg[CTL_DONE_STOP_NS] = mono_ns() - from;
 	a->arg[CTL_DONE_ERR] = (uint64_t)(int64_t)r;
-	/* Behind the runs stands the answer, for whoever comes after the one that asked. */
+	/* Behind the runs stands the answer, for the process that comes after the one
+	 * that asked. */
 	if (r == 0)
 		io_pwrite_full(f->map, a, sizeof(*a), at);
 	if (ran && (!hold || r < 0)) {

@@ -100,7 +100,7 @@ void vm_resume(struct vm *vm);
 
 /*
  * All but the one that will get this interrupt stay where they are when the others go on, until
- * vm_release(). Nobody is held when no single one gets it. Before vm_start().
+ * vm_release(). No thread is held when none is given. Before vm_start().
  */
 void vm_hold_others(struct vm *vm, unsigned irq);
 void vm_release(struct vm *vm); /* from any thread */

@@ -2,7 +2,7 @@
  * vmm/volume.h - volumes: files used in place, behind block devices
  * Every machine has a place for each of its volumes. A file can come, go and grow while it runs,
  * and in its next life: a capacity is all that changes, and a device that has none yet is not seen.
- * The guest's driver says whether somebody has a device open (virtio/blk.h); such a one neither
+ * The guest's driver says whether a program has a device open (virtio/blk.h); such a one neither
  * loses its file unasked nor gets another, which what is still mounted would write over. The caller
  * holds the devices' lock.
  */
@@ -25,7 +25,7 @@ void volumes_init(struct volumes *v, const struct ctl_volume is[CTL_VOLUMES_MAX]
  * -EEXIST, -ENOENT: there is a file, or none. CTL_VOLUME_COPIED answers how the copy went.
  */
 int volumes_request(struct volumes *v, const struct ctl_msg *msg, const int *fds);
-/* Whoever copied is gone. */
+/* The process that copied is gone. */
 void volumes_end_copy(struct volumes *v);
 
 void volumes_save(const struct volumes *v, struct state_out *s);

@@ -1,9 +1,9 @@
 /*
  * vmm/virtio/blk.h - a disk (disk.h) as virtio block device
- * Requests are carried out at once, by whoever calls: at rest, none is in flight.
+ * Requests are carried out at once, by the calling thread: at rest, none is in flight.
  *
  * A volume's device has a feature of our own: its config says whether the file that is there now is
- * read-only, which may change while the guest runs, and its driver writes there whether somebody
+ * read-only, which may change while the guest runs, and its driver writes there whether a program
  * has the device open. Until it has a file for the first time, or a driver knows it, it is not
  * there: most machines never have a volume, and a device takes a guest's time and memory.
  */

@@ -15,7 +15,7 @@ enum {
 	LONG = sizeof(struct virtio_net_hdr_mrg_rxbuf), /* the guest's */
 	FRAME_MAX = 65536 + 64,                         /* without headers */
 	CHAINS_MAX = 64, /* buffers that one frame may need: 64 KiB in small ones */
-	BATCH = 64,      /* frames before somebody else has a turn */
+	BATCH = 64,      /* frames before another device has a turn */
 };
 
 static const uint8_t guest_mac[6] = {0x06, 0x00, 0xac, 0x1f, 0xff, 0x02};

@@ -306,7 +306,7 @@ static bool stream_says(struct vsock_stream *t, struct chain *c, bool *ret_gone)
 		t->want &= ~(unsigned)WANT_REQUEST;
 	} else if (t->open && t->readable && !t->ended && credit(t) && room) {
 		if (t->guest_shut & VIRTIO_VSOCK_SHUTDOWN_RCV) {
-			t->readable = false; /* nobody will read it */
+			t->readable = false; /* no process will read it */
 			t->ended = true;
 			return false;
 		}

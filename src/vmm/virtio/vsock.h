@@ -1,8 +1,8 @@
 /*
  * vmm/virtio/vsock.h - the agent's channel: streams of a unix socket, carried on as vsock streams
- * Whoever connects to the listening socket is connected to a port of the guest. Streams belong to
- * this process: a restored guest is told that all it had are gone, and new ones wait until it
- * knows. Nothing that a guest says makes us hold more than VSOCK_BUF bytes for a stream.
+ * A process that connects to the listening socket is connected to a port of the guest. Streams
+ * belong to this process: a restored guest is told that all it had are gone, and new ones wait
+ * until it knows. Nothing that a guest says makes us hold more than VSOCK_BUF bytes for a stream.
  */
 #pragma once
 #include <pthread.h>
@@ -39,7 +39,7 @@ struct vsock {
 	unsigned unsaid; /* packets of the guest that were taken since the last interrupt */
 	struct {
 		uint32_t host_port, guest_port;
-	} refuse[64]; /* packets of streams that nobody has */
+	} refuse[64]; /* packets of streams that are not open */
 	unsigned nr_refuse;
 };
 

@@ -59,7 +59,7 @@ static const struct word words[] = {
     /* syscall nx lm | what AMD repeats from leaf 1, mmxext fxsr_opt pdpe1gb rdtscp */
     {0x80000001, 0, EDX, BIT(11) | BIT(20) | BIT(29), 0, 0,
      0x0183f3ff | BIT(22) | BIT(25) | BIT(26) | BIT(27)},
-    /* invariant tsc: shown to nobody, a snapshot may meet another clock */
+    /* invariant tsc: not shown to guests, a snapshot may meet another clock */
     {0x80000007, 0, EDX, 0, 0, 0, 0},
     /* clzero xsaveerptr wbnoinvd ibpb ibrs stibp ssbd */
     {0x80000008, 0, EBX, 0, 0, 0, BIT(0) | BIT(2) | BIT(9) | BIT(12) | BIT(14) | BIT(15) | BIT(24)},
