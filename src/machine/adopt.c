@@ -1,5 +1,5 @@
 /*
- * machine/adopt.c - taking up a machine that somebody else started
+ * machine/adopt.c - taking up a machine that another process started
  * The machine process holds what it works with; /proc shows those files, and the books say which is
  * which. Both are believed only where they agree.
  */
@@ -106,8 +106,8 @@ static size_t count_fds(pid_t pid, unsigned slot)
 }
 
 /*
- * Books and machine must agree, unless whoever asked for a snapshot died before it was booked:
- * then the machine is right, and what it says of that snapshot is used.
+ * Books and machine must agree, unless the process that asked for a snapshot died before it was
+ * booked: then the machine is right, and what it says of that snapshot is used.
  */
 static int read_image(struct machines *ms, int dirfd, pid_t pid, const json_t *j,
                       struct engine_image *ret)

@@ -68,7 +68,7 @@ void engine_volume_close(struct engine_volume *v);
 
 /*
  * The content of one file in another, empty one: shared blocks where the file system can, else a
- * copy that keeps holes. Only for a file that nobody writes: see snapshot_hold(). Not synced.
+ * copy that keeps holes. Only for a file that no process writes: see snapshot_hold(). Not synced.
  */
 int engine_volume_clone(int from, int to);
 
@@ -167,7 +167,8 @@ struct engines {
 	/* Those that work on this host. A machine that does not ask for one gets the first. */
 	const struct engine *list;
 	size_t count;
-	/* Where a machine process holds its layers: fd numbers, for whoever takes it up again. */
+	/* Where a machine process holds its layers: fd numbers, for the process that takes it up
+	 * again. */
 	unsigned memory_slot,
 	    disk_slot, /* disk d, layer i: disk_slot + d * ENGINE_LAYERS_MAX + i */
 	    volume_slot, net_slot;
@@ -175,7 +176,7 @@ struct engines {
 	/*
 	 * Makes ahead what is slow about a start: the process of the machine that will have this id
 	 * and this directory, in its jail. It holds nothing of any machine yet, and ends with us.
-	 * Nobody has to. forget() undoes it when the start did not come; free() forgets all.
+	 * The caller need not. forget() undoes it when the start did not come; free() forgets all.
 	 */
 	int (*prepare)(struct engines *e, const char *id, int dirfd, struct err *err);
 	void (*forget)(struct engines *e, const char *id);
@@ -185,9 +186,9 @@ struct engines {
 	             struct err *err);
 
 	/*
-	 * A snapshot that the machine finished but whoever asked for it did not: waits until the
-	 * machine is at peace, then gives the map of the layer it sealed, of its memory (disk -1)
-	 * or of a disk. -ENOENT: there was none. In the file ENGINE_UNBOOKED of dirfd.
+	 * A snapshot that the machine finished but the process that asked for it did not: waits
+	 * until the machine is at peace, then gives the map of the layer it sealed, of its memory
+	 * (disk -1) or of a disk. -ENOENT: there was none. In the file ENGINE_UNBOOKED of dirfd.
 	 */
 	int (*unbooked)(struct engines *e, int dirfd, int disk, uint64_t pages, struct map *ret);
 

@@ -1,7 +1,7 @@
 /*
  * machine/guest.h - the host's end of the guest protocol
  * Talks to panda-init over one connected byte stream. The first half never blocks and lives in
- * somebody's epoll loop; the second half are blocking helpers on top of it, for threads that may
+ * the caller's epoll loop; the second half are blocking helpers on top of it, for threads that may
  * wait. One thread at a time per struct guest. Nothing the guest sends is trusted: a frame that
  * breaks the protocol ends the connection, and so every call on it, with EPROTO.
  */
@@ -88,10 +88,10 @@ int guest_start_encoded(struct guest *g, const struct guest_request *rq,
                         const struct guest_ops *ops, void *arg, struct guest_call **ret);
 
 /*
- * Whoever was told -EAGAIN, or could not send for want of room (and not of credit), waits for room.
- * fn is called once, inside guest_dispatch(), guest_flush(), guest_fail() or guest_free(), when
- * another try is worth it: output has been written, a call has ended, or the connection is over. It
- * may do what callbacks of calls may. Embedded by its owner; a zeroed one does not wait.
+ * A caller that was told -EAGAIN, or could not send for want of room (and not of credit), waits for
+ * room. fn is called once, inside guest_dispatch(), guest_flush(), guest_fail() or guest_free(),
+ * when another try is worth it: output has been written, a call has ended, or the connection is
+ * over. It may do what callbacks of calls may. Embedded by its owner; a zeroed one does not wait.
  */
 struct guest_room {
 	void (*fn)(void *arg);
@@ -208,7 +208,7 @@ int guest_umount_lost(struct guest *g, struct err *e);
 /* The volume is larger now: its file system, mounted at path, takes what there is. */
 int guest_grow(struct guest *g, unsigned volume, const char *path, struct err *e);
 /*
- * Nothing of the volume is changed, and the agent serves nobody, until guest_thaw() on the same
+ * Nothing of the volume is changed, and the agent serves no client, until guest_thaw() on the same
  * guest, or until that is freed. guest_thaw() fails when that was WIRE_FREEZE_MS later.
  */
 int guest_freeze(struct guest *g, unsigned volume, const char *path, struct err *e);

@@ -186,7 +186,7 @@ static int remove_flat(int parent, const char *name)
 }
 
 /*
- * Its disks first: when they are gone and it is not, whoever comes next tries again. On a disk that
+ * Its disks first: when they are gone and it is not, the next caller tries again. On a disk that
  * can be written no more they stay, and machines_disks() clears them one day.
  */
 static int remove_dir(struct machines *ms, const char *id)
@@ -407,7 +407,7 @@ int machine_snapshot_with(struct machines *ms, const char *id,
 	r = at_rest ? snapshot_at_rest(ms, &m, at_rest, arg, &image, info, e)
 	            : ms->engines->snapshot(ms->engines, &m, &image, info, e);
 	if (r == -EBUSY)
-		return r; /* done, but not sealed: whoever adopts it next books what the machine
+		return r; /* done, but not sealed: the next to adopt it books what the machine
 		             says */
 	if (r < 0) {
 		machine_write_book(m.dirfd, &m, &mi); /* it may have dropped layers */

@@ -36,12 +36,12 @@ enum {
 	CONSOLE_KEPT = 256 << 10, /* of a longer one */
 };
 /*
- * A guest may write to its console as fast as it likes, and that file is the host's: whoever calls
+ * A guest may write to its console as fast as it likes, and that file is the host's: the caller of
  * this again and again bounds them all. Any thread.
  */
 void machines_trim_consoles(const struct machines *ms);
 
-/* "m_" and ten letters that nobody else has. */
+/* "m_" and ten letters that no other machine has. */
 void machine_new_id(char ret[ENGINE_ID_MAX + 1]);
 
 struct machine_info {
@@ -135,7 +135,7 @@ int machine_volumes_settle(struct machines *ms, const char *id, struct machine_v
 /*
  * Unmounts it and takes the file away. volume_busy: processes use it, and nothing was changed; with
  * force they get I/O errors from now on, and what they have written so far is on the volume, if the
- * guest can be asked. The file is locked by nobody afterwards (volume_busy says when it is: the
+ * guest can be asked. The file is not locked afterwards (volume_busy says when it is: the
  * machine holds on to it, and only its end helps).
  */
 int machine_volume_take(struct machines *ms, const char *id, const struct machine_volume *v,
@@ -152,7 +152,7 @@ int machine_volume_copy(struct machines *ms, const char *id, const struct machin
 /*
  * In two steps, for who has the machine: from the first one on it is copied as it is then, and the
  * second one, which frees it, takes the time. A machine that stands still goes on with the first.
- * Nobody else may take the machine up in between. `to` is empty and borrowed.
+ * No other process may take the machine up in between. `to` is empty and borrowed.
  */
 struct machine_copy;
 int machine_copy_begin(struct machines *ms, const struct engine_machine *m, unsigned slot,

@@ -12,12 +12,12 @@ bool machine_id_valid(const char *id);
 int machine_take_up(struct machines *ms, const char *id, struct engine_machine *ret,
                     struct machine_info *info, struct err *e);
 
-/* What the machine has now, for whoever takes it up next. */
+/* What the machine has now, for the process that takes it up next. */
 int machine_write_book(int dirfd, const struct engine_machine *m, const struct machine_info *info);
 /*
- * The directory of a machine, and its machine.json: NULL when it never started, or nobody can read
- * it. With lock, nobody else controls the machine as long as *ret_dir or a copy of it is open: what
- * the books say and what the machine holds must change together. The caller owns both.
+ * The directory of a machine, and its machine.json: NULL when it never started, or it cannot be
+ * read it. With lock, no other process controls the machine as long as *ret_dir or a copy of it is
+ * open: what the books say and what the machine holds must change together. The caller owns both.
  */
 int machine_read_book(struct machines *ms, const char *id, bool lock, int *ret_dir, json_t **ret,
                       struct err *e);

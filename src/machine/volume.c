@@ -1,7 +1,7 @@
 /*
  * machine/volume.c - volumes of a machine that runs: they come, go, grow and are copied
- * The books say what a machine may have before it has it, and until it has it no more: whoever
- * comes after a crash finds each file it holds in them. What it really holds its fds tell.
+ * The books say what a machine may have before it has it, and until it has it no more: a process
+ * that comes after a crash finds each file it holds in them. What it really holds its fds tell.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -53,7 +53,7 @@ static int keep_book(struct engine_machine *m, const struct machine_info *info, 
 	             : 0;
 }
 
-/* Somebody else's place in the list, or taken already? */
+/* The place of another volume in the list, or taken already? */
 static bool taken(const struct engine_machine *m, const struct machine_volume *v, size_t n,
                   size_t self, unsigned slot)
 {
@@ -73,7 +73,7 @@ static int attach(struct machines *ms, struct engine_machine *m, const struct ma
 
 	if (r < 0)
 		return r;
-	/* A hostile kernel has made it longer: nobody counts on that. */
+	/* A hostile kernel has made it longer: pandad does not count on that. */
 	if (file.size < v->size ||
 	    (file.size > v->size && !v->read_only && ftruncate(file.fd, (off_t)v->size) < 0)) {
 		engine_volume_close(&file);
@@ -394,13 +394,13 @@ static int begin_frozen(struct machines *ms, const struct engine_machine *m, str
 	int r, r2 = 0;
 
 	guest_set_deadline(g, SYNC_MS);
-	r = guest_sync(g, e); /* so that nobody waits long for the freeze */
+	r = guest_sync(g, e); /* so that no program waits long for the freeze */
 	guest_set_deadline(g, ASK_MS);
 	if (r == 0)
 		r = guest_freeze(g, v->slot, v->mount, e);
 	frozen = r == 0;
 	if (r == -EINVAL)
-		r = 0; /* the guest has unmounted it: it is at peace, or somebody's own business */
+		r = 0; /* the guest has unmounted it: at peace, or its freezer's business */
 	if (r == 0)
 		r = machine_copy_begin(ms, m, v->slot, v->size, to, &c, e);
 	if (frozen)
