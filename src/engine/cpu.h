@@ -1,7 +1,7 @@
 /*
  * engine/cpu.h - which cpu a machine runs on
  * A machine's kernel and its processes hand work to each other all the time and must share one
- * cpu. Which one is decided by load since the last decision, whoever took it.
+ * cpu. Which one is decided by load since the last decision, of any process.
  */
 #pragma once
 #include <sched.h>

@@ -71,7 +71,7 @@ enum {
 	START_TIMEOUT_MS = 30000, /* a cold boot on a busy host; a restore takes milliseconds */
 };
 
-/* Starts one that listens in this directory, and connects to it. s is NULL when nobody knows yet
+/* Starts one that listens in this directory, and connects to it. s is NULL when it is not known yet
  * which machine it will be. */
 int machine_process_start(struct local_engines *local, const struct engine_program *w,
                           const char *id, int dirfd, const struct engine_start *s,

@@ -126,7 +126,7 @@ static const struct jail_rule rules[] = {
 static const struct jail_rules kvm_rules = {rules, ARRAY_LEN(rules)};
 
 /*
- * No timer but those of kvm-clock and the local APIC, and nobody who compares clocks twice a
+ * No timer but those of kvm-clock and the local APIC, and no watchdog that compares clocks twice a
  * second; a reset is a write to port 0x64.
  */
 static const char *const kvm_boot[] = {

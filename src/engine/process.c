@@ -98,7 +98,7 @@ static uint64_t largest_file(const struct engine_start *s)
 	return max + FILE_ROOM;
 }
 
-/* The jail of a machine; s is NULL when nobody knows yet which machine it will be. */
+/* The jail of a machine; s is NULL when it is not known yet which machine it will be. */
 static struct jail_spec jail_for(struct local_engines *local, const struct engine_program *w,
                                  const char *id, const struct engine_start *s)
 {

@@ -208,7 +208,7 @@ static int take_snapshot(struct engine_machine *m, bool hold, struct engine_imag
 		               "machine %s could not be saved: %s", m->id,
 		               r == -ESRCH ? "it has ended" : strerror(-r));
 	}
-	/* Nobody in the machine holds its old top writable now; the seals prove it. */
+	/* No process of the machine holds its old top writable now; the seals prove it. */
 	closep(&w.top_ro);
 	for (size_t d = 0; d < ENGINE_DISKS_MAX; d++) {
 		closep(&w.disk_ro[d]);
