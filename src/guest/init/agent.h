@@ -2,7 +2,7 @@
  * guest/init/agent.h - panda-init from within: what its files share
  *
  * One thread, one epoll. A turn of the loop is: handle what epoll reports, run the queued work
- * (which fills the output buffers of connections), write each buffer once, then do what nobody
+ * (which fills the output buffers of connections), write each buffer once, then do what no client
  * waits for (reap the rest, prepare the next exec). Nothing ticks: without a pending exec timeout
  * the loop sleeps without one.
  *
@@ -78,7 +78,7 @@ struct agent {
 	struct list conns, queue, dirty;
 	struct list execs, finished, graves;
 	struct source *dead;
-	uint8_t *out_cache; /* an output buffer nobody uses now */
+	uint8_t *out_cache; /* an output buffer no connection uses now */
 	uint8_t *in_cache;  /* and one for input */
 	struct exec *spare; /* its pipes are made, and their write ends are our fds 1 and 2 */
 	unsigned n_conns, n_execs, n_finished, n_timed;
@@ -88,7 +88,7 @@ struct agent {
 	char **env;    /* defaults and env_mem, NULL-terminated */
 	unsigned n_env;
 	int random_fd, machine_id_fd, boot_id_fd, rw_fd, kmsg_fd; /* -1 when not PID 1 */
-	pid_t victims[VICTIMS_MAX]; /* killed for want of memory, and nobody was told yet */
+	pid_t victims[VICTIMS_MAX]; /* killed for want of memory, and no client was told yet */
 	unsigned n_victims;
 };
 

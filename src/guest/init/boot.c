@@ -104,7 +104,7 @@ static void rest_after_work(void)
 /*
  * Disks and volumes are called pblk<n> and pvol<n> in every machine. Where they are virtio disks,
  * the kernel calls disks vda, vdb and so on, in the order of their numbers, and there is no volume
- * before somebody opens the node that leads to it.
+ * before a program opens the node that leads to it.
  */
 static void name_disks(void)
 {

@@ -205,7 +205,7 @@ static void send_frame(struct conn *c, const struct wire_header *h, const void *
 		n = wire_frame(h, wire_desc_of(h->type), msg, c->out + c->out_len,
 		               OUT_CAP - c->out_len);
 	}
-	assert(n > 0); /* whoever comes here has looked at the room */
+	assert(n > 0); /* the caller has looked at the room */
 	conn_commit(c, (size_t)n);
 }
 
@@ -229,7 +229,7 @@ size_t stream_space(struct stream *s, uint8_t chan)
 {
 	size_t room = conn_room(s->c);
 
-	if (room < CHUNK) { /* small writes into a nearly full buffer help nobody */
+	if (room < CHUNK) { /* small writes into a nearly full buffer gain nothing */
 		s->c->starved = true;
 		return 0;
 	}

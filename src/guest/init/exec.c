@@ -23,7 +23,7 @@ enum {
 	              WIRE_EXEC_STARTED | WIRE_EXEC_WAIT_OUTPUT | WIRE_EXEC_HANGUP | WIRE_EXEC_HOLD,
 };
 
-static uint8_t scratch[4096]; /* for output nobody wants */
+static uint8_t scratch[4096]; /* for output no client wants */
 
 /* ---- rings ---- */
 
@@ -64,7 +64,7 @@ static void nothing(struct source *s, uint32_t events)
 {
 }
 
-/* The fd itself is closed in exec_bury(): somebody may be waiting for the answer. */
+/* The fd itself is closed in exec_bury(): a client may be waiting for the answer. */
 void out_end(struct out_chan *c)
 {
 	c->eof = true;
@@ -133,7 +133,7 @@ void exec_gone(struct exec *x)
 	}
 }
 
-/* Something changed: let whoever moves its output have a look. */
+/* Something changed: let the reader that moves its output have a look. */
 static void exec_progress(struct exec *x)
 {
 	if (x->owner)
@@ -206,7 +206,7 @@ static void out_ready(struct source *s, uint32_t events)
 	exec_progress(c->x);
 }
 
-/* How much may go into it before somebody who has seen so much loses any. */
+/* How much may go into it before a reader who has seen so much loses any. */
 static uint64_t ring_behind(const struct ring *r, uint64_t seen)
 {
 	return r->cap - (r->to - MAX(seen, r->from));
@@ -317,7 +317,7 @@ static struct exec *exec_new(struct agent *a)
 }
 
 /*
- * The pipes of the next exec are made while nobody waits, and their write ends are our own fds 1
+ * The pipes of the next exec are made while no client waits, and their write ends are our own fds 1
  * and 2: the child inherits them in place, so the way from request to execve() has no pipe2(), no
  * epoll_ctl() and no dup2() in it.
  */
@@ -536,7 +536,7 @@ void exec_check_timeouts(struct agent *a)
 		exec_end_deadline(x);
 		x->timed_out = true;
 		x->flags &=
-		    ~(uint32_t)WIRE_EXEC_WAIT_OUTPUT; /* whoever survives is not waited for */
+		    ~(uint32_t)WIRE_EXEC_WAIT_OUTPUT; /* a survivor is not waited for */
 		kill_tree(x, SIGKILL);
 		exec_progress(x);
 	}

@@ -6,7 +6,7 @@
  *
  * Attached: output goes from the pipe to the owner's stream, at the owner's pace. Detached: it
  * goes into rings, at the program's pace, and readers copy from there; an attached one becomes
- * detached when its connection was lost by a fork or restore. Abandoned (nobody will ever ask):
+ * detached when its connection was lost by a fork or restore. Abandoned (no client will ever ask):
  * output is thrown away until the last writer is gone.
  */
 #pragma once

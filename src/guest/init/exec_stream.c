@@ -232,7 +232,7 @@ static void exec_stream_release(struct stream *s, bool reborn)
 	for (int k = 0; es->hold && k < 2; k++)
 		x->seen[k] = MAX(x->seen[k], es->pos[k]);
 	if (es->hold && (x->out[0].readable || x->out[1].readable))
-		agent_queue(x->a, &x->work); /* nobody waits for this reader any more */
+		agent_queue(x->a, &x->work); /* it waits for this reader no more */
 	if (x->owner != es)
 		return;
 	x->owner = NULL;

@@ -181,7 +181,7 @@ static int remove_step(const char *path)
 		return 1; /* a lower directory is empty now; the next step removes it */
 	if (rmdir(path) == 0)
 		return 0;
-	return errno == ENOTEMPTY ? 1 : -errno; /* somebody is still writing into it */
+	return errno == ENOTEMPTY ? 1 : -errno; /* a process is still writing into it */
 }
 
 static void remove_pump(struct stream *s)

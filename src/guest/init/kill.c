@@ -108,7 +108,7 @@ static bool pass(struct exec *x, int signo, struct procs *seen)
 				break;
 			all = bigger;
 		}
-		/* Once the leader was reaped its number may be somebody else's. */
+		/* Once the leader was reaped its number may be another process's. */
 		p.hit = (!x->exited && (p.pid == x->pid || pgrp == x->pid || session == x->pid)) ||
 		        has_cookie(dirfd(d), e->d_name, cookie, len);
 		all[n++] = p;

@@ -77,7 +77,7 @@ static void bury(struct agent *a)
 }
 
 /*
- * The first child is reaped at once, since somebody waits for its answer; using up the signal and
+ * The first child is reaped at once, since a client waits for its answer; using up the signal and
  * looking for more children comes after the answer was written. Its pipes go first: one that is
  * seen to be hung up and empty need not be read again.
  */

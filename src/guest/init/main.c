@@ -114,7 +114,7 @@ static void stop_everything(struct agent *a)
 		pid_t pid = waitpid(-1, NULL, WNOHANG);
 
 		if (pid < 0)
-			break; /* nobody left */
+			break; /* no child left */
 		if (pid == 0)
 			nanosleep(&pause, NULL);
 	}

@@ -1,7 +1,7 @@
 /*
  * guest/init/mount.c - volumes: file systems that the machine did not boot with
  * A mount reads a few blocks, but one that must play back a journal takes as long as that takes,
- * and nobody else is served meanwhile: most are mounted before anybody works in the machine.
+ * and no other client is served meanwhile: most are mounted before a client works in the machine.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -109,7 +109,7 @@ static int mount_ext4(const char *device, int fd, const char *path, bool read_on
 			return -1;
 		}
 	}
-	/* Grown while nobody had it. Should that fail, it is good as it is. */
+	/* Grown while no machine had it. Should that fail, it is good as it is. */
 	if (fs.bytes && fs.bytes < device_size(fd))
 		ext4_grow(path, device_size(fd));
 	return 0;
@@ -225,7 +225,7 @@ static void undo_those(bool (*which)(const struct mntent *m), int flags)
 
 void mount_undo_all(void)
 {
-	undo_those(of_volume, 0); /* nobody works in them any more */
+	undo_those(of_volume, 0); /* no process works in them any more */
 }
 
 void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m)
@@ -238,8 +238,8 @@ void mount_undo(struct conn *c, uint32_t id, const struct wire_path_flags *m)
 		return;
 	}
 	if (m->flags & WIRE_UMOUNT_LOST) {
-		/* Whoever has something open there gets errors; the path is what it was without
-		 * it. */
+		/* A process that has something open there gets errors; the path is what it was
+		 * without it. */
 		undo_those(lost, MNT_DETACH);
 		reply_end(c, id, 0, NULL);
 		return;
@@ -292,7 +292,7 @@ void mount_grow(struct conn *c, uint32_t id, const struct wire_mount *m)
 
 /*
  * Frozen, a file system on disk is what it is in memory. Who writes into it meanwhile waits, and if
- * that were us nobody would be left to thaw it: so we do nothing else until then.
+ * that were us no process would be left to thaw it: so we do nothing else until then.
  */
 void mount_freeze(struct conn *c, uint32_t id, const struct wire_mount *m)
 {

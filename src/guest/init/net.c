@@ -66,7 +66,7 @@ static int eth0_up(int fd)
 	set_addr(&route.rt_gateway, GATEWAY_ADDR);
 	if (ioctl(fd, SIOCADDRT, &route) < 0)
 		return -errno;
-	/* Nobody has to be asked who the gateway is: it would be asked again and again, and a
+	/* The guest need not ask who the gateway is: it would be asked again and again, and a
 	 * machine at rest would wake up to forget it. */
 	set_addr(&arp.arp_pa, GATEWAY_ADDR);
 	arp.arp_ha.sa_family = ARPHRD_ETHER;

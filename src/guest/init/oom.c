@@ -14,7 +14,7 @@
 #include "guest/init/agent.h"
 
 enum {
-	RECORDS_MAX = 4096, /* of the log at one time: somebody may write faster than we read */
+	RECORDS_MAX = 4096, /* of the log at one time: programs may write faster than we read */
 	RECORD = 8192,      /* as long as one can be */
 };
 
@@ -25,7 +25,8 @@ void oom_watch(struct agent *a)
 		lseek(a->kmsg_fd, 0, SEEK_END);
 }
 
-/* "priority,number,time,flags;text". 0: nobody was killed, or it is not the kernel who says so. */
+/* "priority,number,time,flags;text". 0: no process was killed, or it is not the kernel who
+ * says so. */
 static pid_t victim_of(const char *record)
 {
 	static const char words[] = "Killed process ";

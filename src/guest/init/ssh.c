@@ -17,7 +17,7 @@ void ssh_forget(void)
 	struct dirent *e;
 
 	if (!d)
-		return; /* nobody has asked for ssh */
+		return; /* no client has asked for ssh */
 	while ((e = readdir(d)))
 		if (e->d_name[0] != '.')
 			unlinkat(dirfd(d), e->d_name, 0);

@@ -1,6 +1,6 @@
 /*
  * guest/upper/upper.c - program panda-upper: what a machine has written over its template
- * pandad puts it into a guest when somebody asks for a diff, so it needs nothing there but a
+ * pandad puts it into a guest when a client asks for a diff, so it needs nothing there but a
  * kernel. Static, against musl.
  *
  *   panda-upper list   a record for everything in the overlay's upper directory
