@@ -1,7 +1,7 @@
 /*
  * client/conn.c - a connection to the server: TCP, perhaps with TLS, or a unix socket
  *
- * The socket never blocks; whoever waits, waits in poll() and until a deadline.
+ * The socket never blocks; a call that waits does so in poll(), until a deadline.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ uint64_t conn_deadline(int timeout_ms)
 	return timeout_ms ? mono_ms() + (uint64_t)timeout_ms : 0;
 }
 
-/* 0 when the fd is ready, -EAGAIN at the deadline, -EINTR: somebody wants the caller's
+/* 0 when the fd is ready, -EAGAIN at the deadline, -EINTR: the program wants the caller's
  * attention. */
 static int wait_fd(int fd, short events, uint64_t deadline)
 {
@@ -96,7 +96,8 @@ static long bio_ctrl(BIO *b, int cmd, long num, void *ptr)
 
 static BIO *bio_of(int fd)
 {
-	/* No index of our own: there are only 128 of them in a process, and nobody looks for us. */
+	/* No index of our own: there are only 128 of them in a process, and no code looks
+	 * for us. */
 	BIO_METHOD *m = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "panda");
 	BIO *b;
 
@@ -306,7 +307,7 @@ static ssize_t tls_result(struct conn *c, int r)
 	case SSL_ERROR_SYSCALL:
 		return errno ? -errno : -ECONNRESET;
 	}
-	/* An end without close_notify comes here: not a proper end, somebody may have cut it. */
+	/* An end without close_notify comes here: not a proper end, an attacker may have cut it. */
 	return -ECONNRESET;
 }
 

@@ -52,7 +52,7 @@ struct panda_config {
  * config may be NULL. The key is config's, else PANDASTACK_API_KEY, else PANDASTACK_TOKEN, else
  * token, apiKey or api_key in ~/.config/pandastack/config.json (XDG_CONFIG_HOME is honoured). The
  * URL is config's, else PANDASTACK_API, else apiUrl or api_url there, else http://127.0.0.1:8080.
- * Connects to nobody yet. Codes: bad_config, no_memory.
+ * Does not connect yet. Codes: bad_config, no_memory.
  */
 PANDA_API int panda_new(const struct panda_config *config, struct panda **ret,
                         struct panda_error *e);
@@ -72,7 +72,8 @@ PANDA_API char *panda_path(const char *fmt, ...);
 /*
  * One request, one JSON reply. body may be NULL; ret may be NULL; without a body in the reply *ret
  * is JSON null. Any status from 400 on is an error: -ENOENT 404, -EACCES 401 and 403, -EEXIST 409,
- * -EAGAIN 429 and 503, -EINVAL other 4xx, -EIO 5xx. -ECONNREFUSED and friends when nobody answers.
+ * -EAGAIN 429 and 503, -EINVAL other 4xx, -EIO 5xx. -ECONNREFUSED and friends when no server
+ * answers.
  */
 PANDA_API int panda_call(struct panda *p, const char *method, const char *path, json_t *body,
                          json_t **ret, struct panda_error *e);
