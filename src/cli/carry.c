@@ -91,7 +91,7 @@ static int down(struct carrier *c)
 
 static int wait_for_more(const struct carrier *c)
 {
-	/* What nobody waits for is not looked at: an end that was seen would be told for ever. */
+	/* An fd without events is not looked at: an end that was seen would be told for ever. */
 	struct pollfd p[3] = {{.fd = -1},
 	                      {.fd = -1, .events = POLLIN},
 	                      {.fd = -1, .events = POLLOUT}};

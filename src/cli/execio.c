@@ -290,14 +290,14 @@ static int feed(struct feeder *f, const char *path, const char *p, size_t n)
 
 		e.status = 0;
 		r = panda_upload(f->panda, "POST", path, (int64_t)n, from_piece, &t, NULL, &e);
-		/* Nobody was there, so nothing of it was taken: pandad is restarted, perhaps. */
+		/* No pandad was there, so nothing of it was taken: it is restarted, perhaps. */
 		if (r < 0 && (r == -ECONNREFUSED || e.status == 503) && mono_ms() < until) {
 			poll(NULL, 0, 200);
 			continue;
 		}
 		break;
 	}
-	/* 404, 409: nobody reads it any more. How the command ends is told elsewhere. */
+	/* 404, 409: the command reads it no more. How the command ends is told elsewhere. */
 	if (r < 0 && e.status != 404 && e.status != 409)
 		fprintf(stderr, "panda: the rest of stdin is lost: %s\n", e.text);
 	return r;

@@ -45,7 +45,7 @@ static int message(struct cli *c, const char *path, const char *line, size_t n)
 	if (!json_is_object(j))
 		return refuse(NULL, RPC_INVALID, "send one message at a time, an object in a line");
 	if (panda_call(c->panda, "POST", path, j, &reply, &e) < 0) {
-		/* The agent may show it to nobody, so whoever reads our stderr is told, too. */
+		/* The agent may not show it, so it goes to our stderr, too. */
 		cli_say(c, &e);
 		return id ? refuse(id, RPC_INTERNAL, e.text) : 0;
 	}

@@ -62,7 +62,7 @@ static void gate_leave(struct gate *g)
 	pthread_mutex_unlock(&g->lock);
 }
 
-/* Whoever is connected here shall read a reset, not an orderly end, when the other end is not there
+/* A client connected here shall read a reset, not an orderly end, when the other end is not there
  * or was cut. */
 static void reset(int fd)
 {
@@ -159,7 +159,7 @@ static int listen_at(const char *address, int port, int *bound)
 	return take_fd(&fd);
 }
 
-/* Takes one connection there. 0 also when it went away again; else somebody must be told. */
+/* Takes one connection there. 0 also when it went away again; else the caller must say so. */
 static int take(struct cli *c, struct gate *g, const char *id, int remote, int fd)
 {
 	int conn, r;

@@ -89,7 +89,7 @@ static char *key_file(const char *id)
 	}
 	if (access(file, R_OK) == 0 && access(pub, R_OK) == 0)
 		return take_ptr(file);
-	unlink(file); /* half of a pair that somebody did not finish */
+	unlink(file); /* half of a pair that an earlier panda did not finish */
 	return keygen(file) ? NULL : take_ptr(file);
 }
 

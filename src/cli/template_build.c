@@ -23,7 +23,7 @@ enum {
 
 #define BOUNDARY "panda-8f1d0c6e5b7a49"
 
-/* A quote in a path would end it early; nobody means that. */
+/* A quote in a path would end it early; no user means that. */
 static bool plain(const char *path)
 {
 	for (; *path; path++)

@@ -100,7 +100,7 @@ static const struct simple {
 	} kind;
 	size_t at;
 	unsigned min, max;
-	const char *name, *takes; /* for whoever gave another number; takes NULL: "MIN to MAX" */
+	const char *name, *takes; /* said of a wrong number; takes NULL: "MIN to MAX" */
 } simple[] = {
 #define AT(member) offsetof(struct opts, member)
     {.key = 'i', .kind = FLAG, .at = AT(stdin_on)},
