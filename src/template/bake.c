@@ -282,7 +282,7 @@ static int rebake(struct bake *b, struct err *e)
 	if (r == 0)
 		r = verified_load(depot, bake, &b->image, e);
 	if (r < 0) {
-		if (!b->old[0]) /* it is nobody's */
+		if (!b->old[0]) /* no template has it */
 			verified_drop(depot, bake, NULL);
 		return r;
 	}

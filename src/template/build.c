@@ -575,7 +575,7 @@ bool build_cancel(struct builds *bs, const char *tenant, const char *id)
 	if (over(b))
 		return true;
 	b->cancelled = true;
-	if (b->begun) { /* whoever works at it sees that */
+	if (b->begun) { /* the thread that works at it sees that */
 		eventfd_write(b->wake, 1);
 	} else {
 		err_set(&e, ECANCELED, "build_failed", "the build was stopped by request");

@@ -66,7 +66,7 @@ struct build_order {
 	bool replace;
 	char *dockerfile; /* owned */
 	size_t dockerfile_len;
-	bool made_up;                    /* by build_order_complete(): nobody sent a Dockerfile */
+	bool made_up;                    /* by build_order_complete(): no Dockerfile was sent */
 	int archive;                     /* of files, the image it is made from; -1: none */
 	char image_ref[OCI_REF_MAX + 1]; /* an image that is known here, or one of the archive */
 	json_t *args;                    /* values for ARG, or NULL */

@@ -95,7 +95,7 @@ static int make_directory(struct copy *c, const char *path)
 	int r;
 
 	if (c->listed < 0)
-		return 0; /* whoever writes into it makes it */
+		return 0; /* the step that writes into it makes it */
 	for (size_t n = *path ? 1 : 0; n && path[n - 1]; n++) {
 		if (path[n] && path[n] != '/')
 			continue;

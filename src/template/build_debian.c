@@ -100,7 +100,7 @@ static int add_file(struct stage *st, int dir, const char *name)
 	f = &files[o->nfiles];
 	*f = (struct build_file){.path = strdup(name), .left_out = true};
 	snprintf(as, sizeof(as), "c%zu", o->nfiles);
-	/* A link: whoever puts a newer one there does not take this one away. */
+	/* A link: a pandad that puts a newer one there does not take this one away. */
 	if (!f->path || linkat(dir, name, o->dir, as, 0) < 0 || fstatat(o->dir, as, &s, 0) < 0) {
 		free(f->path);
 		return err_set(st->e, errno, "disk_full", "cannot use %s: %s", name,

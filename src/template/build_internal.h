@@ -210,7 +210,7 @@ int build_unmount(struct stage *st, const struct docker_step *step, const struct
 int build_hand(struct stage *st, const struct docker_step *step, struct guest *g, char *const *argv,
                int in, int out);
 
-/* A file without a name, for what comes out of a guest: it goes with whoever closes it. */
+/* A file without a name, for what comes out of a guest: it goes when it is closed. */
 int build_spool(struct stage *st);
 
 int build_copy(struct stage *st, const struct docker_step *step);

@@ -335,7 +335,8 @@ static int act(struct stage *st, const struct docker_step *step)
 
 /* --- a stage, a build ------------------------------------------------------------------------- */
 
-/* Whoever goes on from here does not look into this root: its user is named as agents take it. */
+/* A stage that goes on from here does not look into this root: its user is named as agents
+ * take it. */
 static int settle_user(struct stage *st)
 {
 	struct docker_step from = {.line = st->what->line};

@@ -13,7 +13,7 @@
 
 /* --- instructions ----------------------------------------------------------------------------- */
 
-/* By its name, or by its number among those that somebody wrote. */
+/* By its name, or by its number among those that stand in the Dockerfile. */
 static int stage_called(const struct dockerfile *d, const char *name, size_t before)
 {
 	char *end;

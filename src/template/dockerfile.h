@@ -75,7 +75,7 @@ struct docker_stage {
 	unsigned line;
 	char *base;   /* as written: an earlier stage when from is not -1 */
 	char *name;   /* or NULL */
-	bool implied; /* nobody wrote it: COPY --from names an image, all of which this is */
+	bool implied; /* not in the Dockerfile: COPY --from names an image, all of which this is */
 	int from;
 	size_t first, end; /* its steps: first <= i < end */
 };

@@ -149,7 +149,7 @@ int templates_reload(struct templates *ts, struct err *e)
 		struct template *t = old;
 
 		old = t->next;
-		if (t->baking) { /* somebody waits for it: it stays until the next reload */
+		if (t->baking) { /* a create waits for it: it stays until the next reload */
 			t->next = list;
 			list = t;
 			ts->stale = true;
@@ -163,7 +163,7 @@ int templates_reload(struct templates *ts, struct err *e)
 		struct template *t = gone;
 
 		gone = t->next;
-		/* The host's: nobody else drops its bake. What runs has its layers by links. */
+		/* The host's: no other code drops its bake. What runs has its layers by links. */
 		if (!json_object_get(t->doc, "snapshot") && !templates_own(ts, t->bake))
 			drop_snapshot(ts->depot, t->bake);
 		template_free(t);
@@ -456,7 +456,7 @@ json_t *template_fresh(const struct template *below, const char *tenant, const c
 }
 
 /* The snapshot of what is there: "" when that is nothing. false: another's file of the same name,
- * which is left alone, whoever put it there. */
+ * which is left alone, pandad's or not. */
 static bool what_is_there(const char *path, const char *tenant, const char *name,
                           char ret[SNAPSHOT_ID_MAX + 1])
 {

@@ -7,8 +7,8 @@
  * A tenant's own template (saved from a sandbox, or built) has no image: its description
  * (<tenant>.<name>.json) names the snapshot ("snapshot") that is its bake. When kernel or agent are
  * not those it was saved with, another one is made from its disk. The snapshot is complete before
- * the description is there, and goes after it: what a crash leaves between is a snapshot nobody
- * owns, which the next start removes.
+ * the description is there, and goes after it: what a crash leaves between is a snapshot no
+ * template owns, which the next start removes.
  */
 #pragma once
 #include <jansson.h>
