@@ -82,7 +82,7 @@ static int listen_unix(const char *path, int *ret, struct err *e)
 		return err_set(e, ENAMETOOLONG, "bad_config", "listen: %s is too long for a socket",
 		               path);
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
-	unlink(path); /* left by a crash; run_dir's lock says nobody else uses it */
+	unlink(path); /* left by a crash; run_dir's lock says no other pandad uses it */
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, 1024) < 0)
 		return err_set(e, errno, "bad_config", "cannot listen on %s: %s", path,
@@ -150,7 +150,7 @@ static int listen_all(struct daemon *d, struct err *e)
 
 /* --- beginning and end ------------------------------------------------------------------------ */
 
-/* systemd, or whoever set NOTIFY_SOCKET, is told. */
+/* Tells systemd, or the service manager that set NOTIFY_SOCKET. */
 static void notify(const char *what)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
