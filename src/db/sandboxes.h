@@ -5,7 +5,7 @@
  * next pandad undoes or finishes by its state what this one left (host/recover.c). A create inserts
  * one row, a fork one for each child between db_begin() and db_commit(): all children are on record
  * or none is. Id, tenant and time of creation never change. State and doc change in one statement,
- * so nobody reads the one of today with the other of yesterday; each change of state is one
+ * so no reader gets the one of today with the other of yesterday; each change of state is one
  * db_sandbox_update().
  *
  * What the words of state and the keys of doc mean is host/sandbox.h's.
