@@ -223,7 +223,7 @@ struct taking {
 	void *arg;
 	char machine[SANDBOX_ID + 1];
 	struct checkpoint *c;             /* ours until it is in the list */
-	const struct engine_image *older; /* of the list: nobody changes it in our turn */
+	const struct engine_image *older; /* of the list: no other code changes it in our turn */
 	int r;
 	struct err err;
 };

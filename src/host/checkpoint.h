@@ -37,7 +37,7 @@ struct history {
 	struct checkpoint *newest;
 	size_t n;
 	uint64_t serial, bytes;
-	bool untouched; /* rewound to the newest, and nobody has asked for anything since */
+	bool untouched; /* rewound to the newest, and no client has asked for anything since */
 };
 
 /* Is a checkpoint this old one that has to go? Serials count from 1. */

@@ -1,5 +1,5 @@
 /*
- * host/event.h - what happened to sandboxes, on record and to whoever listens
+ * host/event.h - what happened to sandboxes, on record and to those who listen
  */
 #pragma once
 #include <jansson.h>

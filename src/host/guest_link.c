@@ -31,7 +31,7 @@ struct link {
 	uint64_t asked_ms; /* and when we asked for that; 0: we did not */
 	bool asking;       /* the question is open */
 	unsigned inside;   /* callbacks of the guest on the stack */
-	bool doomed;       /* free it when nobody is inside */
+	bool doomed;       /* free it when no call is inside */
 };
 
 /* It is its sandbox's way to a machine, or doomed, and then a callback of its guest is at work. */
@@ -156,7 +156,7 @@ static void fell_silent(struct link *l)
 	guest_fail(l->g, ETIMEDOUT, "its kernel hangs, or has no time for its agent");
 	l->inside--;
 	link_free(l);
-	if (sb->silent && !sb->link && connect_to(h, sb, &e) == 0) /* nobody has acted on it */
+	if (sb->silent && !sb->link && connect_to(h, sb, &e) == 0) /* no call has acted on it */
 		ask(sb->link);
 }
 
@@ -169,7 +169,7 @@ static void on_watch(void *arg)
 	link_check(l);
 	loop_timer_set(sb->host->loop, &l->watch, now + limit / 2);
 	if (guest_idle(l->g) || sb->ops || sb->state != SANDBOX_RUNNING) {
-		l->heard_ms = now; /* nobody waits, or it is us who let it stand still */
+		l->heard_ms = now; /* no call waits, or it is us who let it stand still */
 		l->asked_ms = 0;
 	} else if (l->asked_ms <= l->heard_ms) {
 		if (now - l->heard_ms >= limit / 2)
@@ -280,7 +280,7 @@ static void use_begin(struct op *op)
 	struct use *u = (struct use *)op;
 	struct sandbox *sb = op->sb;
 
-	/* Whoever was at work has ended: running, asleep, paused or failed now. */
+	/* The operation at work has ended: running, asleep, paused or failed now. */
 	if (sb->state == SANDBOX_HIBERNATED) {
 		host_wake(u->host, sb, use_awake, u);
 		op_end(op);

@@ -17,8 +17,8 @@ void link_use(struct host *h, struct sandbox *sb,
               void (*ready)(void *arg, const struct err *e, struct sandbox *sb, struct guest *g),
               void *arg);
 
-/* Whoever started its machine has talked to its agent already: this is that connection. Takes *g;
- * when it cannot be used it is closed, and another is made when it is needed. */
+/* The job that started its machine has talked to its agent already: this is that connection. Takes
+ * *g; when it cannot be used it is closed, and another is made when it is needed. */
 void link_take(struct host *h, struct sandbox *sb, struct guest **g);
 
 /* After calls were started or credit was given outside of the guest's own callbacks. */

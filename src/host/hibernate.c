@@ -243,7 +243,7 @@ static void wake_done(void *arg)
 	           json_pack("{s:f}", "wake_ms", (double)(mono_ns() - l->asked_ns) / 1e6));
 	log_info("sandbox woken sandbox=%s took_ms=%llu", sb->id,
 	         (unsigned long long)((mono_ns() - l->asked_ns) / 1000000));
-	if (l->done) /* whoever asked does not wait for the rest */
+	if (l->done) /* the caller does not wait for the rest */
 		l->done(l->arg, NULL, sb);
 	l->done = NULL;
 	life_run(l, keep_slept_work, wake_over);

@@ -169,7 +169,7 @@ void host_net(struct host *h, const struct sandbox *sb, struct host_net *ret);
 /* Replaces the metadata on record; takes the reference. */
 int host_set_metadata(struct host *h, struct sandbox *sb, json_t *metadata, struct err *e);
 
-/* Somebody asked for something: it is not idle now. */
+/* A client asked for something: it is not idle now. */
 void host_touch(struct host *h, struct sandbox *sb);
 /* And not until the matching host_idle(). sb is found again by id: it may be gone by then. */
 void host_busy(struct host *h, struct sandbox *sb);

@@ -216,7 +216,7 @@ static void shape_done(void *arg)
 	free(s);
 }
 
-/* ready NULL: nobody waits. Else it is called, maybe at once. */
+/* ready NULL: no caller waits. Else it is called, maybe at once. */
 static int limit(struct sandbox *sb, void (*ready)(void *arg, const struct err *e), void *arg,
                  struct err *e)
 {

@@ -14,7 +14,7 @@ void network_close(struct host *h);
 /*
  * What spec.egress may be: NULL, the host's default; a list of what may be reached; "open"; or an
  * object {"allow": one of these or null, "limits": {"connections", "up_kbit", "down_kbit"}}.
- * Is this one that we can hold somebody to? Kind: bad_request.
+ * Is this one that we can hold a sandbox to? Kind: bad_request.
  */
 int network_check(const json_t *egress, struct err *e);
 const json_t *network_allow(const json_t *egress);  /* a list, "open", or NULL */

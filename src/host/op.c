@@ -86,5 +86,5 @@ void op_end(struct op *op)
 	if (sb->ops)
 		op_begin(sb->ops);
 	else if (sb->state == SANDBOX_KILLING && sb->pid == 0)
-		host_drop(sb->host, sb); /* killed, and nobody asks for it any more */
+		host_drop(sb->host, sb); /* killed, and no caller asks for it any more */
 }

@@ -19,7 +19,7 @@ struct op {
 	char request[HOST_REQUEST_MAX + 1]; /* the API call that asked for it; "": none did */
 	uint64_t asked_ms, began_ms;
 	void (*begin)(struct op *op);
-	void (*cancel)(struct op *op); /* it is at work, and somebody cannot wait; may be NULL */
+	void (*cancel)(struct op *op); /* it is at work, another cannot wait; may be NULL */
 };
 
 /* The name is a literal. At level debug the log shows when it begins and ends, and who asked. */

@@ -183,7 +183,7 @@ static void recover_hibernating(struct sandbox *sb, const struct machine_info *i
 	}
 }
 
-/* It slept, maybe somebody was about to wake it: it sleeps. */
+/* It slept, maybe the last pandad was about to wake it: it sleeps. */
 static void recover_asleep(struct sandbox *sb, bool there, struct tally *t)
 {
 	struct host *h = sb->host;
@@ -214,7 +214,7 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 			set_paused(sb->host, sb->machine, false);
 	}
 	switch (sb->state) {
-	case SANDBOX_CREATING: /* nobody was told of it */
+	case SANDBOX_CREATING: /* no client was told of it */
 		log_info("undoing a create sandbox=%s", sb->id);
 		remove_all_of(sb);
 		t->undone++;
@@ -235,7 +235,7 @@ static void recover_one(struct sandbox *sb, struct tally *t)
 	case SANDBOX_HIBERNATED:
 		recover_asleep(sb, there, t);
 		return;
-	default: /* one that failed has no machine: what runs under its name, nobody reaches */
+	default: /* one that failed has no machine: what runs under its name, no client reaches */
 		if (info.alive)
 			machine_remove(&sb->host->machines, sb->machine, NULL);
 		sandbox_schedule(sb);

@@ -116,7 +116,7 @@ struct sandbox {
 	int pidfd;
 	struct loop_io death;
 	struct loop_timer timer;       /* ttl, idle, auto-hibernate: whichever is next */
-	uint64_t active_ms;            /* monotonic: when somebody last asked for something */
+	uint64_t active_ms;            /* monotonic: when a client last asked for something */
 	uint64_t ends_ms, ends_due_ms; /* its TTL: by the wall clock, and the monotonic one */
 	unsigned diffs;                /* those at work, it on either side */
 	unsigned busy;            /* commands, streams, terminals that are open: it is not idle */

@@ -143,7 +143,7 @@ void sandbox_died(struct sandbox *sb)
 	sandbox_unwatch(sb);
 	network_return(sb);
 	if (sb->state != SANDBOX_RUNNING && sb->state != SANDBOX_PAUSED)
-		return; /* whoever works on it finds out */
+		return; /* the operation that works on it finds out */
 	if (machine_look(&h->machines, sb->machine, &info, NULL) == 0 && info.end[0])
 		snprintf(sb->end, sizeof(sb->end), "%s", info.end);
 	else

@@ -19,7 +19,7 @@
 #include "db/sandboxes.h"
 #include "host/host_internal.h"
 
-/* When it has been idle for too long, if nobody asks for it until then. UINT64_MAX: never. */
+/* When it has been idle for too long, if no client asks for it until then. UINT64_MAX: never. */
 static uint64_t reap_due_ms(const struct sandbox *sb)
 {
 	int64_t idle = sb->spec.idle_s < 0 ? sb->host->config.idle_s : sb->spec.idle_s;

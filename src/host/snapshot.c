@@ -267,7 +267,8 @@ void host_snapshot_delete(struct host *h, const char *tenant, const char *id, ho
 	if (r == 0) {
 		*f = (struct forget){.host = h, .done = done, .arg = arg};
 		memcpy(f->id, s.id, sizeof(f->id));
-		/* Nobody finds it any more; should we die now, the next start deletes the rest. */
+		/* No client finds it any more; should we die now, the next start deletes
+		 * the rest. */
 		r = db_snapshot_deleting(h->db, f->id, &e);
 		if (r == -ENOSPC) /* how else would a full disk ever be less full? A record
 		                     without files goes at the next start */

@@ -2,8 +2,8 @@
  * host/volume.h - named disks that outlive sandboxes
  * A sparse file with an ext4 file system each, <data>/volumes/<uuid>.img. One sandbox may have it
  * read-write, or any number read-only; who has it is what their records say, and a lock on the file
- * keeps to that whatever happens. A snapshot is a volume that nobody writes any more. Loop thread
- * only.
+ * keeps to that whatever happens. A snapshot is a volume that no sandbox writes any more. Loop
+ * thread only.
  *
  * Kinds of errors: volume_not_found, volume_busy (names who has it), volume_unclean, exists,
  * bad_request, conflict, disk_full, quota_exceeded, not_supported, and those of host/host.h.
@@ -55,7 +55,7 @@ int volume_each(struct host *h, const char *tenant, const char *snapshots_of,
 void volume_usage(struct host *h, const char *tenant, uint64_t *ret_count, uint64_t *ret_mb);
 
 /* Grows it, also while a sandbox writes it: its file system is as large when done is called. One
- * that nobody writes grows when it is mounted next. */
+ * that no sandbox writes grows when it is mounted next. */
 void volume_resize(struct host *h, const char *tenant, const char *name, uint64_t size_mb,
                    const struct quota *quota, volume_done *done, void *arg);
 
@@ -68,7 +68,7 @@ int volume_check(struct host *h, const char *tenant, const json_t *list, struct 
 
 /*
  * Gives one more to a sandbox that runs: {name, path, read_only}, mounted when done is called. A
- * sleeping one wakes up. Whoever dies in between leaves it attached or not.
+ * sleeping one wakes up. A pandad that dies in between leaves it attached or not.
  */
 void volume_attach(struct host *h, struct sandbox *sb, const json_t *item, host_done *done,
                    void *arg);

@@ -369,8 +369,8 @@ static void grow_work(void *arg)
 }
 
 /*
- * A hole at its end, and the record, in one turn of the loop: nobody sees one without the other. A
- * power cut may leave one of them; then the record counts (volumes_recover()).
+ * A hole at its end, and the record, in one turn of the loop: no caller sees one without the other.
+ * A power cut may leave one of them; then the record counts (volumes_recover()).
  */
 static int grow_file(struct grow *g, struct err *e)
 {

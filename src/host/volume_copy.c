@@ -1,8 +1,9 @@
 /*
  * host/volume_copy.c - another volume, or a snapshot, with what one holds
- * On record as 'creating', then copied on the pool, then 'ready': whoever dies in between leaves a
- * file and a record that the next pandad removes. A volume that nobody writes is locked against
- * writers while it is copied; one that a sandbox writes is copied in a turn of that sandbox.
+ * On record as 'creating', then copied on the pool, then 'ready': a pandad that dies in between
+ * leaves a file and a record that the next pandad removes. A volume that no sandbox writes is
+ * locked against writers while it is copied; one that a sandbox writes is copied in a turn of that
+ * sandbox.
  */
 #include <errno.h>
 #include <fcntl.h>

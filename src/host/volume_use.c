@@ -180,7 +180,7 @@ int volume_open_all(struct host *h, const char *tenant, const char *sandbox, con
 			r = engine_volume_open(path, !volume_writable(item), v, e);
 		if (r < 0)
 			break;
-		/* A hostile kernel has made it longer: nobody counts on that. */
+		/* A hostile kernel has made it longer: pandad does not count on that. */
 		if (size && v->size > size && (v->read_only || ftruncate(v->fd, (off_t)size) == 0))
 			v->size = size;
 		if (mount)
