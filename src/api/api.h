@@ -90,7 +90,7 @@ void call_drop(struct call *c);
 /* Called once, when the client has gone before the reply was complete: stop working for it. After
  * http_upgrade() (then set piped) it is called however the connection ends. fn NULL clears it. */
 void call_on_gone(struct call *c, void (*fn)(void *arg), void *arg);
-/* The last of whoever held it and listened: call_drop(), and neither gone nor room is told. */
+/* The last of those that held it and listened: call_drop(), and neither gone nor room is told. */
 void call_leave(struct call *c);
 
 /* Answers. All do nothing when the client is gone or an answer was begun. */
@@ -113,9 +113,9 @@ void call_sse_end(struct call *c);
 /* This stream has no end of its own: api_drain() ends it, with gone() first. */
 void call_endless(struct call *c);
 
-/* Flow: whoever has more to send than fits stops while call_room() is false (the client is slow;
- * also once it is gone) and goes on in fn, called each time when there is room again. Stays set;
- * fn NULL clears it. */
+/* Flow: a handler that has more to send than fits stops while call_room() is false (the client is
+ * slow; also once it is gone) and goes on in fn, called each time when there is room again. Stays
+ * set; fn NULL clears it. */
 bool call_room(struct call *c);
 void call_on_room(struct call *c, void (*fn)(void *arg), void *arg);
 

@@ -1,5 +1,5 @@
 /*
- * api/api_internal.h - what the files of this room share and nobody else needs
+ * api/api_internal.h - what the files of this room share and no other room needs
  * Loop thread only.
  */
 #pragma once

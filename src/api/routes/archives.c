@@ -1,7 +1,7 @@
 /*
  * api/routes/archives.c - snapshots as one file, out and in
- * What reads and writes files happens on the pool, one piece at a time: whoever is slow, the client
- * or the disk, the other side waits, and one piece is all that is in memory.
+ * What reads and writes files happens on the pool, one piece at a time. When the client
+ * or the disk is slow, the other side waits: one piece is all that is in memory.
  */
 #include "host/archive.h"
 

@@ -15,7 +15,7 @@
 #include "base/cleanup.h"
 
 enum {
-	STDIN_RETRY_MS = 20, /* somebody else feeds it right now */
+	STDIN_RETRY_MS = 20, /* another client feeds it right now */
 	STDIN_RETRY_FOR_MS = 10000,
 };
 
@@ -548,7 +548,7 @@ static void feeding_gone(void *arg)
 
 static void feeding_try(void *arg)
 {
-	/* No window: its output is somebody else's. */
+	/* No window: its output belongs to another client. */
 	static const struct job_ops ops = {.reply = feeding_reply,
 	                                   .writable = feeding_writable,
 	                                   .end = feeding_end};

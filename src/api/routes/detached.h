@@ -1,5 +1,5 @@
 /*
- * api/routes/detached.h - commands the guest's agent knows of, for whoever looks for one
+ * api/routes/detached.h - commands the guest's agent knows of, for handlers that look for one
  */
 #pragma once
 #include "api/api.h"

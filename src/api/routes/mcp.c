@@ -118,7 +118,7 @@ static void message(struct call *c, const json_t *j, bool workspace)
 	else if (id && !json_is_string(id) && !json_is_number(id))
 		rpc_error(c, 400, NULL, RPC_INVALID, "an id is a string or a number");
 	else if (!id || strncmp(method, "notifications/", 14) == 0)
-		call_empty(c, workspace ? 202 : 204); /* nobody waits for an answer */
+		call_empty(c, workspace ? 202 : 204); /* the client waits for no answer */
 	else if (strcmp(method, "initialize") == 0)
 		rpc_result(c, id, initialized(params, workspace));
 	else if (strcmp(method, "ping") == 0)

@@ -1,5 +1,5 @@
 /*
- * api/routes/ports.c - ports of a sandbox: those somebody named, and those something listens on
+ * api/routes/ports.c - ports of a sandbox: those a client declared, and those a program listens on
  */
 #include "api/routes/ports.h"
 #include "api/routes/routes.h"

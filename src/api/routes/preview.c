@@ -92,7 +92,7 @@ static const struct http_body_ops body_ops = {.data = on_body, .end = on_body_en
 static void proxy_push(struct proxy *x)
 {
 	if (!x->j)
-		x->n_out = 0; /* nobody is there to hear it */
+		x->n_out = 0; /* the client is gone */
 	while (x->n_out) {
 		size_t n = job_send(x->j, x->out[0].p, x->out[0].n);
 

@@ -76,7 +76,7 @@ static json_t *outcome_json(const struct racer *x, size_t i)
 	return j;
 }
 
-/* It is decided: winner NULL when nobody passed. All others go. */
+/* It is decided: winner NULL when no child passed. All others go. */
 static void finish(struct race *r, struct racer *winner)
 {
 	struct sandbox *sb = winner ? host_find(r->host, NULL, winner->id) : NULL;

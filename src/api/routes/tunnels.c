@@ -1,8 +1,9 @@
 /*
  * api/routes/tunnels.c - a connection becomes a pipe of bytes into a sandbox: to one of its ports,
- * or to an sshd that is started for it The upgrade is answered when the other end is there, so a
- * client that reads 101 is connected, and one that is not reads why. From then on both directions
- * go at the pace of the slower side and end each on its own.
+ * or to an sshd that is started for it
+ * The upgrade is answered when the other end is there, so a client that reads 101 is connected, and
+ * one that is not reads why. From then on both directions go at the pace of the slower side and end
+ * each on its own.
  */
 #include <ctype.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static void tunnel_push(struct tunnel *t)
 {
 	size_t n = t->port   ? job_send(t->port, t->p, t->n)
 	           : t->sshd ? exec_send(t->sshd, t->p, t->n)
-	                     : t->n; /* nobody is there to hear it */
+	                     : t->n; /* the client is gone */
 
 	t->p += n;
 	t->n -= n;

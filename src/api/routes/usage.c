@@ -180,7 +180,7 @@ void sandbox_metrics(struct call *c)
 		if (loop_timer_set(c->host->loop, &u->timer, at) == 0)
 			u->pending++;
 	}
-	/* Only a running one is asked: looking wakes nobody up, and keeps nobody alive. */
+	/* Only a running one is asked: looking wakes no sandbox up, and keeps none alive. */
 	if (c->sb->state == SANDBOX_RUNNING) {
 		active_ms = c->sb->active_ms;
 		u->pending++;

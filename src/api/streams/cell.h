@@ -37,7 +37,7 @@ struct cell_ops {
 	void (*result)(void *arg, json_t *bundle);                       /* borrowed */
 	void (*error)(void *arg, json_t *error); /* name, value, traceback */
 	bool (*room)(void *arg); /* false: not so fast; then cell_go(). May be NULL */
-	/* The last one. e: it did not run, or nobody knows how it ended. */
+	/* The last one. e: it did not run, or it is not known how it ended. */
 	void (*end)(void *arg, const struct err *e, int exit, bool timed_out, uint64_t duration_ms);
 };
 

@@ -1,6 +1,6 @@
 /*
- * api/streams/exec.h - commands in a sandbox, for whoever answers with them
- * The command lives as long as somebody wants it: exec_abandon() kills all it started. No callback
+ * api/streams/exec.h - commands in a sandbox, for handlers that answer with them
+ * The command lives as long as its owner wants it: exec_abandon() kills all it started. No callback
  * runs inside exec_begin() or exec_collect(). Loop thread only.
  */
 #pragma once

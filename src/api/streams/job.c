@@ -78,7 +78,7 @@ static void job_push(struct job *j)
 		guest_room_wait(j->guest, &j->room);
 }
 
-/* Not at once: writing may find the connection broken, and that ends the job of whoever asked. */
+/* Not at once: writing may find the connection broken, and that ends the job of the caller. */
 static void kick(struct job *j)
 {
 	if (!j->inside && j->call)

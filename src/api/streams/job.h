@@ -56,7 +56,7 @@ void job_credit(struct job *j, uint8_t chan, size_t n);
 
 /* Asks the guest to stop; end() comes. An exec that is not detached dies. */
 void job_cancel(struct job *j);
-/* The same, but nobody is told: no callback from here on. NULL is fine. */
+/* The same, but the owner is not told: no callback from here on. NULL is fine. */
 void job_abandon(struct job *j);
 
 /* Answers the call with what end says. what: "cannot read '/x'". */

@@ -1,6 +1,6 @@
 /*
  * api/streams/output.h - output that is kept to be answered in one piece
- * Zero is an empty one; whoever has it frees p.
+ * Zero is an empty one; its owner frees p.
  */
 #pragma once
 #include <stdbool.h>

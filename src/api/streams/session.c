@@ -71,7 +71,7 @@ static void finding_done(void *arg, const struct err *e)
 	else if (!sb)
 		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
 	else if (!c->req)
-		; /* nobody waits any more */
+		; /* no client waits any more */
 	else if (lacks_variables(f, sb) && session_take(c, sb, &f->list[0], f->found))
 		; /* and goes on when it has them */
 	else if (!f->sid || f->n)
@@ -295,7 +295,7 @@ static char *session_take_code(struct call *c, const struct sandbox *sb)
 	autofree char *text = NULL, *place = NULL;
 	char *code = NULL;
 
-	/* Commands of this template are somebody's, and the spare is root's. */
+	/* Commands of this template are a user's, and the spare is root's. */
 	if (t && !json_object_get(t->doc, "user") && env && name &&
 	    (!theirs || json_object_update(env, (json_t *)theirs) == 0) &&
 	    (!sb->spec.env || json_object_update(env, sb->spec.env) == 0)) {

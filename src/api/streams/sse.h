@@ -1,5 +1,5 @@
 /*
- * api/streams/sse.h - output of a program as events, at the pace of whoever reads them
+ * api/streams/sse.h - output of a program as events, at the pace of the client that reads them
  * Bytes are owed to their producer (credit.h) until the client's queue has room.
  */
 #pragma once
