@@ -37,8 +37,8 @@ static int config_path(env_fn env, char **ret)
 	return r < 0 ? -ENOMEM : 0;
 }
 
-/* *ret stays NULL when there is no file; one that cannot be read as JSON is an error: whoever
- * wrote it wants to know. */
+/* *ret stays NULL when there is no file; one that cannot be read as JSON is an error: its
+ * author wants to know. */
 static int read_config(env_fn env, json_t **ret, struct panda_error *e)
 {
 	autofree char *path = NULL, *text = NULL;

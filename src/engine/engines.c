@@ -203,7 +203,7 @@ static void how_it_is(struct local_engines *local, const char *id, int pidfd, in
 	poll(&p, 1, GONE_MS);
 	if (waitid(P_PIDFD, (id_t)pidfd, &si, WEXITED | WNOHANG | WNOWAIT) < 0 || si.si_pid == 0)
 		snprintf(buf, len, "%s",
-		         r == -ESRCH ? "its kernel ended, nobody knows how" : strerror(-r));
+		         r == -ESRCH ? "its kernel ended and left no reason" : strerror(-r));
 	else if (si.si_code == CLD_EXITED)
 		snprintf(buf, len, "its kernel ended with status %d", si.si_status);
 	else

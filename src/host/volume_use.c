@@ -103,10 +103,11 @@ static int check_lease(struct host *h, const char *tenant, const json_t *item,
 	if (r < 0)
 		return r;
 	if (info.snapshot && volume_writable(item))
-		return err_set(e, EBUSY, "conflict",
-		               "'%s' is a snapshot of a volume, which nobody writes: mount it "
-		               "read_only, or make a volume from it",
-		               info.name);
+		return err_set(
+		    e, EBUSY, "conflict",
+		    "'%s' is a snapshot of a volume, which no sandbox can write: mount it "
+		    "read_only, or make a volume from it",
+		    info.name);
 	who = volume_holder(h, tenant, info.name, !volume_writable(item), self);
 	if (who)
 		return err_set(e, EBUSY, "volume_busy",

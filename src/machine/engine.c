@@ -105,7 +105,7 @@ static int add_disk(struct engine_image *i, const char *path, bool read_only, st
 		r = set_push(&d->layers, l);
 	if (r < 0)
 		return err_set(e, -r, "image_unusable", "cannot use %s: %s", path,
-		               r == -EBUSY ? "somebody has it open for writing" : strerror(-r));
+		               r == -EBUSY ? "a process has it open for writing" : strerror(-r));
 	return 0;
 }
 

@@ -260,8 +260,8 @@ static int copy_failed(int r, struct err *e)
 }
 
 /*
- * The machine keeps what it changes in a file without a name, never in the copy itself: whoever has
- * a file open can write it later, too, and the copy is another's then.
+ * The machine keeps what it changes in a file without a name, never in the copy itself: a process
+ * that has a file open can write it later, too, and the copy belongs to another machine then.
  */
 struct machine_copy {
 	struct engines *engines;

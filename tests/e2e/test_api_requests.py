@@ -250,7 +250,7 @@ def test_a_create_that_nobody_waits_for_is_undone(new_pandad):
     assert p.do("GET", "/v1/sandboxes")[0]["status"] == "creating"
     s.close()
     ends = wait_for("its end", lambda: [e for e in p.do("GET", "/v1/events")["events"] if e["type"] == "sandbox.deleted"])
-    assert ends[0]["payload"]["reason"] == "nobody waited for it"
+    assert ends[0]["payload"]["reason"] == "its client went away"
     assert p.do("GET", "/v1/sandboxes") == []
 
 

@@ -234,7 +234,7 @@ static void feed_done(void *arg)
 
 	t->working = false;
 	if (t->gone && t->r == 0)
-		t->r = err_set(&t->err, ECANCELED, "cancelled", "nobody waits for it");
+		t->r = err_set(&t->err, ECANCELED, "cancelled", "its client went away");
 	if (t->r < 0 || t->all)
 		taking_end(t);
 	else
@@ -274,7 +274,7 @@ static void taking_gone(void *arg)
 	t->gone = true;
 	if (t->working)
 		return; /* it is seen when the piece is written */
-	t->r = err_set(&t->err, ECANCELED, "cancelled", "nobody waits for it");
+	t->r = err_set(&t->err, ECANCELED, "cancelled", "its client went away");
 	taking_end(t);
 }
 

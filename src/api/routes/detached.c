@@ -361,7 +361,7 @@ static void following_end(void *arg, struct job *j, const struct job_end *end)
 		err_set(&e, ESRCH, "exec_not_found", NO_SUCH_COMMAND);
 	else if (!end->e && end->guest == EBUSY)
 		err_set(&e, EBUSY, "conflict",
-		        "the command is not detached: whoever started it reads its output");
+		        "the command is not detached: the client that started it reads its output");
 	else
 		job_error(end, "cannot read the output", &e);
 	sse_fail(&o->s, &e);

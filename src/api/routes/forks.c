@@ -19,7 +19,7 @@ static void nobody_waited(struct call *c, struct host_forked *f)
 {
 	for (size_t i = 0; i < f->count; i++)
 		if (f->children[i])
-			host_kill(c->host, f->children[i], "nobody waited for it", NULL, NULL);
+			host_kill(c->host, f->children[i], "its client went away", NULL, NULL);
 }
 
 static void forked(void *arg, const struct err *e, struct host_forked *f)

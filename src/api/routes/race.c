@@ -153,7 +153,7 @@ static void on_gone(void *arg)
 		return;
 	r->over = true;
 	for (size_t i = 0; i < r->n; i++)
-		drop(&r->racer[i], "nobody waited for it");
+		drop(&r->racer[i], "its client went away");
 	race_free(r);
 }
 
@@ -183,7 +183,7 @@ static void forked(void *arg, const struct err *e, struct host_forked *f)
 	if (e || !r->call->req) {
 		for (size_t i = 0; f && !e && i < f->count; i++)
 			if (f->children[i])
-				host_kill(r->host, f->children[i], "nobody waited for it", NULL,
+				host_kill(r->host, f->children[i], "its client went away", NULL,
 				          NULL);
 		call_on_gone(r->call, NULL, NULL);
 		race_free(r);

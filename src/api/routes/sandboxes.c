@@ -24,7 +24,7 @@ static void created(void *arg, const struct err *e, struct sandbox *sb)
 	else if (e)
 		call_error(c, e);
 	else if (!c->req)
-		host_kill(c->host, sb, "nobody waited for it", NULL, NULL);
+		host_kill(c->host, sb, "its client went away", NULL, NULL);
 	else
 		call_json(c, 201, show_sandbox(c->host, sb));
 	call_drop(c);

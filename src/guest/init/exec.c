@@ -535,8 +535,7 @@ void exec_check_timeouts(struct agent *a)
 			continue;
 		exec_end_deadline(x);
 		x->timed_out = true;
-		x->flags &=
-		    ~(uint32_t)WIRE_EXEC_WAIT_OUTPUT; /* a survivor is not waited for */
+		x->flags &= ~(uint32_t)WIRE_EXEC_WAIT_OUTPUT; /* a survivor is not waited for */
 		kill_tree(x, SIGKILL);
 		exec_progress(x);
 	}

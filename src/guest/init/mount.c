@@ -305,7 +305,7 @@ void mount_freeze(struct conn *c, uint32_t id, const struct wire_mount *m)
 		return;
 	if (ioctl(fd, FIFREEZE, 0) < 0) {
 		reply_end(c, id, errno,
-		          errno == EBUSY ? "somebody else has frozen it" : explain(errno, false));
+		          errno == EBUSY ? "another program has frozen it" : explain(errno, false));
 		return;
 	}
 	reply_end(c, id, 0, NULL);

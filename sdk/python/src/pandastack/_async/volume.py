@@ -16,7 +16,7 @@ class AsyncVolume:
         self._client = client
         self.info = dict(info)
         self.name: str = str(info.get("name", ""))
-        self.kind: str = str(info.get("kind") or "volume")  # or "snapshot", which nobody writes
+        self.kind: str = str(info.get("kind") or "volume")  # or "snapshot", which no sandbox can write
         self.source: Optional[str] = info.get("source")
         self.size_mb: int = int(info.get("size_mb") or 0)
         self.used_bytes: Optional[int] = info.get("used_bytes")
