@@ -39,7 +39,7 @@ static bool parse_secret(const char *hex, unsigned char ret[API_SECRET])
 	return true;
 }
 
-/* With a damaged one, anybody could sign links: it is replaced. */
+/* With a damaged one, a stranger could sign links: it is replaced. */
 static int open_secret(struct api *a, struct err *e)
 {
 	char hex[2 * API_SECRET + 1] = "";

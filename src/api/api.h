@@ -16,7 +16,7 @@ enum {
 };
 
 enum api_scope {
-	SCOPE_SANDBOX, /* the first: a route whose scope was forgotten is not open to everybody */
+	SCOPE_SANDBOX, /* the first: a route whose scope was forgotten needs a token */
 	SCOPE_NONE,    /* no token needed */
 	SCOPE_ADMIN,
 };

@@ -1,5 +1,5 @@
 /*
- * api/audit.c - who changed something, on record
+ * api/audit.c - the changes that clients made, on record
  * Records are collected and written once a second in one transaction, so no request pays for them;
  * a kill -9 can cost the last second. At a clean end all are written.
  */

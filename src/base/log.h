@@ -14,7 +14,7 @@
 #include "base/err.h"
 
 enum log_level {
-	LOG_ERROR, /* someone must act */
+	LOG_ERROR, /* an operator must act */
 	LOG_WARN,  /* we went on, and the line says how */
 	LOG_INFO,  /* one line per life event */
 	LOG_DEBUG,

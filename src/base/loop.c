@@ -79,7 +79,7 @@ static void on_wake(void *arg, uint32_t events)
 	struct loop_post *p;
 	uint64_t count;
 
-	/* Before the list is taken: who posts after that wakes us again. */
+	/* Before the list is taken: a thread that posts after that wakes us again. */
 	if (read(l->wake, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		return;
 	for (p = take_posts(l); p;) {

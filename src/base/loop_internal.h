@@ -1,5 +1,5 @@
 /*
- * base/loop_internal.h - posting without allocating, for those who must not fail then
+ * base/loop_internal.h - posting without allocating, for callers that must not fail then
  */
 #pragma once
 #include "base/loop.h"

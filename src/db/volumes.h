@@ -40,8 +40,8 @@ int db_volume_get(struct db *d, const char *tenant, const char *name, db_volume_
  * all. fn returns false to stop. */
 int db_volumes_each(struct db *d, const char *tenant, const char *snapshots_of, db_volume_fn *fn,
                     void *arg, struct err *e);
-/* At most n ready ones of all tenants, by file, from the one after `file` on: for who looks at all
- * of them a few at a time. */
+/* At most n ready ones of all tenants, by file, from the one after `file` on: for a caller that
+ * looks at all of them a few at a time. */
 int db_volumes_after(struct db *d, const char *file, unsigned n, db_volume_fn *fn, void *arg,
                      struct err *e);
 /* Of a tenant, in any state: how many there are, and the sum of their sizes. */

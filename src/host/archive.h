@@ -6,7 +6,7 @@
  * length is known before the first byte.
  *
  * What comes in is a stranger's: names, sizes and order are checked as it comes, and every byte
- * against its digest before anybody can see the snapshot. All of this blocks: on the pool.
+ * against its digest before a client can see the snapshot. All of this blocks: on the pool.
  *
  * Kinds of errors: parcel_invalid, disk_full, and those of layers/snapshot.h.
  */

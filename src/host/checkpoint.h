@@ -50,9 +50,9 @@ void host_checkpoint(struct host *h, struct sandbox *sb, const char *name, check
                      void *arg);
 
 /*
- * For who is about to run something: when the sandbox is to have a checkpoint before that, takes
- * one, calls go() afterwards, whether it could be taken or not, and returns true. False: nothing to
- * wait for.
+ * For a caller that is about to run something: when the sandbox is to have a checkpoint before
+ * that, takes one, calls go() afterwards, whether it could be taken or not, and returns true.
+ * False: nothing to wait for.
  */
 bool host_checkpoint_before(struct host *h, struct sandbox *sb, void (*go)(void *arg), void *arg);
 

@@ -37,7 +37,8 @@ void host_diff(struct host *h, struct sandbox *sb, const struct diff_options *o,
 /*
  * Brings what a child has changed since it was forked into its parent. Files that both have changed
  * are conflicts: with none, or with theirs, all is applied (the child's wins), else nothing is.
- * Not atomic: who dies in the middle leaves some files done, and can ask again.
+ * Not atomic: a pandad that dies in the middle leaves some files done, and the client can ask
+ * again.
  */
 void host_merge(struct host *h, struct sandbox *parent, const char *child, bool theirs, bool dry,
                 diff_done *done, void *arg);

@@ -1,5 +1,5 @@
 /*
- * host/event.h - what happened to sandboxes, on record and to those who listen
+ * host/event.h - what happened to sandboxes, on record and told to listeners
  */
 #pragma once
 #include <jansson.h>

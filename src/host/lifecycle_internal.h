@@ -28,7 +28,7 @@ struct life {
 void life_queue(struct host *h, struct sandbox *sb, const char *name, void (*begin)(struct op *op),
                 host_done *done, void *arg);
 
-/* Tells who asked, and gives the next one its turn. */
+/* Tells the caller, and gives the next one its turn. */
 void life_end(struct life *l, const struct err *e);
 
 /* work on the pool, then done on the loop; done alone, with l->r set, when that cannot be. */

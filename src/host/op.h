@@ -22,7 +22,8 @@ struct op {
 	void (*cancel)(struct op *op); /* it is at work, another cannot wait; may be NULL */
 };
 
-/* The name is a literal. At level debug the log shows when it begins and ends, and who asked. */
+/* The name is a literal. At level debug the log shows when it begins and ends, and which request
+ * asked. */
 void op_queue(struct sandbox *sb, const char *name, struct op *op);
 /* Behind the one at work. */
 void op_queue_first(struct sandbox *sb, const char *name, struct op *op);

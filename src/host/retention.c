@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "host/host_internal.h"
 
-/* Those that go, found first: a list must not be changed under who reads it. */
+/* Those that go, found first: a list must not be changed while it is read. */
 struct going {
 	const struct host_snapshot *kept; /* the one just taken never goes; NULL: none was */
 	uint64_t keep, seen;              /* how many stay; 0: all */

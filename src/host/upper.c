@@ -187,7 +187,8 @@ void upper_compare(const struct upper *a, const struct upper *b,
 		else if (from.type == 'l') {
 			const char *x = target_of(a, e->path), *y = target_of(b, e->path);
 
-			/* One of them is the template's: who wrote a link anew meant it. */
+			/* One of them is the template's: a program that wrote a link anew
+			 * meant it. */
 			same = x && y ? !strcmp(x, y) : from.mtime_ns == to.mtime_ns;
 		} else
 			same = true;

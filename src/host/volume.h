@@ -5,8 +5,9 @@
  * keeps to that whatever happens. A snapshot is a volume that no sandbox writes any more. Loop
  * thread only.
  *
- * Kinds of errors: volume_not_found, volume_busy (names who has it), volume_unclean, exists,
- * bad_request, conflict, disk_full, quota_exceeded, not_supported, and those of host/host.h.
+ * Kinds of errors: volume_not_found, volume_busy (names the sandbox that has it), volume_unclean,
+ * exists, bad_request, conflict, disk_full, quota_exceeded, not_supported, and those of
+ * host/host.h.
  */
 #pragma once
 #include "host/host.h"

@@ -92,7 +92,7 @@ struct sandbox *volume_holder(struct host *h, const char *tenant, const char *na
 	return NULL;
 }
 
-/* Free, but for who has it already? */
+/* Free, but for the sandbox that has it already? */
 static int check_lease(struct host *h, const char *tenant, const json_t *item,
                        const struct sandbox *self, struct err *e)
 {

@@ -265,7 +265,7 @@ static void feed(struct ws *w)
 	}
 	if (w->finished)
 		w->in_len = 0; /* read on, so that the peer's end is seen, but not looked at */
-	/* Pings cost us pongs: who does not read gets no more of them. */
+	/* Pings cost us pongs: a client that does not read gets no more of them. */
 	w->no_room = !http_room(w->r) && !w->finished;
 	if (w->piece && !w->in_len && (!w->paused || w->finished) && !w->no_room) {
 		w->piece = false;

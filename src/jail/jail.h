@@ -114,7 +114,7 @@ int jail_spawn(struct jail *j, const struct jail_spec *spec, int *ret_pidfd, pid
                struct err *e);
 
 /*
- * For one that was spawned before anybody knew what for, and has one thread yet: it gets the
+ * For one that was spawned before the caller knew what for, and has one thread yet: it gets the
  * limits of this spec and its cpu. What the process itself carries, file_max and RLIMIT_NPROC (from
  * pids_max), stays as it was. "jail_failed".
  */

@@ -50,7 +50,7 @@ int index_parse_table(struct index *x, const void *table, size_t len, uint64_t p
  */
 int index_add(struct index *x, uint64_t number, const struct digest *d, size_t *room);
 
-/* For who added out of order. */
+/* For a caller that added out of order. */
 void index_sort(struct index *x);
 
 /* Head and table as one buffer; sets x->table and x->digest. Caller frees *ret. */

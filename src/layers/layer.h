@@ -27,7 +27,7 @@ int layer_create_memfd(const char *name, uint64_t pages, int *ret);
 int layer_create_file(int dirfd, const char *name, uint64_t pages, int *ret);
 
 /*
- * Makes the memfd immutable for everybody and wraps it; map moves into the layer on success.
+ * Makes the memfd immutable for every process and wraps it; map moves into the layer on success.
  * -EBUSY: a process still has it mapped writable. -EPERM: its seals were closed without ours.
  * -EBADMSG: wrong size, or the map reaches past the end.
  */

@@ -13,7 +13,7 @@ enum {
 	SNAPSHOT_TMP_TRIES = 10000, /* that many left-overs of one id means that gc never runs */
 };
 
-/* What r means for someone who asked for snapshot id; doing names what went on. Returns r. */
+/* What r means for the caller that asked for snapshot id; doing names what went on. Returns r. */
 int snapshot_fail(struct err *e, int r, const char *id, const char *doing);
 int snapshot_missing(const char *id, struct err *e);
 int snapshot_check_id(const char *id, struct err *e);

@@ -65,7 +65,7 @@ static int link_pair(int from, int to, const char *data, const char *map)
 
 /*
  * What is being written. A layer that is new here gets its name in layers/ only when it is synced:
- * the next writer who finds it there counts on it.
+ * the next writer that finds it there counts on it.
  */
 struct writing {
 	const struct snapshot_store *st;

@@ -1,7 +1,7 @@
 /*
  * layers/sparse.h - files with holes: find the data, copy the data, leave zeros out
  * Offsets and lengths are bytes and multiples of MAP_PAGE. These move the file offset (lseek), so
- * everybody in this room reads and writes with pread and pwrite.
+ * every file of this room reads and writes with pread and pwrite.
  */
 #pragma once
 #include <stddef.h>

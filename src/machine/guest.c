@@ -40,7 +40,7 @@ int guest_new(int fd, struct guest **ret)
 	return 0;
 }
 
-/* ---- who waits for room ---- */
+/* ---- callers that wait for room ---- */
 
 static size_t out_room(const struct guest *g)
 {

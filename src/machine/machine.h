@@ -150,9 +150,9 @@ int machine_volume_copy(struct machines *ms, const char *id, const struct machin
                         const atomic_bool *stop, struct err *e);
 
 /*
- * In two steps, for who has the machine: from the first one on it is copied as it is then, and the
- * second one, which frees it, takes the time. A machine that stands still goes on with the first.
- * No other process may take the machine up in between. `to` is empty and borrowed.
+ * In two steps, for the process that has the machine: from the first one on it is copied as it is
+ * then, and the second one, which frees it, takes the time. A machine that stands still goes on
+ * with the first. No other process may take the machine up in between. `to` is empty and borrowed.
  */
 struct machine_copy;
 int machine_copy_begin(struct machines *ms, const struct engine_machine *m, unsigned slot,

@@ -181,7 +181,7 @@ static void keep(void *arg, const struct nl_flow *f)
 		s->last[s->n_last++] = *f;
 }
 
-/* Who carried most is told first: who listens may not take all. */
+/* The connection that carried most is told first: the listener may not take all. */
 static int by_bytes(const void *a, const void *b)
 {
 	const struct nl_flow *x = a, *y = b;

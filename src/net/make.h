@@ -86,7 +86,7 @@ struct host {
 };
 
 int net_host_open(struct host *h, char why[MAKE_WHY]);
-void net_host_close(const struct host *h); /* when no slot of anybody is left on this host */
+void net_host_close(const struct host *h); /* when no slot of any pandad is left on this host */
 
 /* Texts for nft; the caller frees. NULL: no memory. */
 char *rules_slot(const struct make_plan *p);

@@ -1,6 +1,6 @@
 /*
  * The resolver as a guest sees it, at the gateway's port 53. A question is judged by the policy
- * before anybody hears of it; an answer is cleaned of closed addresses, the rest is opened in the
+ * before the guest hears of it; an answer is cleaned of closed addresses, the rest is opened in the
  * slot's sets, and only then told.
  */
 #include <arpa/inet.h>

@@ -1,7 +1,7 @@
 /*
  * net/nl.h - the netlink messages we need, over libmnl
  * A socket speaks to the namespace it was opened in, wherever its thread is later. The kernel
- * answers these requests before send returns, so nothing here waits for anybody. Negative errno.
+ * answers these requests before send returns, so nothing here waits. Negative errno.
  */
 #pragma once
 #include <stdbool.h>

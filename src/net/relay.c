@@ -250,7 +250,7 @@ static void on_hello(struct relay *r)
 	if (e == 0 && policy_clean_name(name, clean) > 0) {
 		memcpy(r->name, clean, sizeof(r->name));
 		if (policy_allows_name(r->slot->policy, clean, r->port)) {
-			/* Told before anybody answers, as the kernel tells it of the others. */
+			/* Told before a server answers, as the kernel tells it of the others. */
 			r->state = RELAY_CONNECTING;
 			event(r, NET_ALLOWED, NULL);
 			if (connect_out(r) < 0)

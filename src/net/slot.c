@@ -237,7 +237,7 @@ int net_set_policy(struct net_slot *s, struct net_policy *p, struct err *e)
 	return r;
 }
 
-/* The host's limit is the most anybody gets; 0: it has none. */
+/* The host's limit is the most a sandbox gets; 0: it has none. */
 static uint64_t capped(uint64_t want, uint64_t most)
 {
 	return want && (!most || want < most) ? want : most;

@@ -187,7 +187,7 @@ static void keep(struct upstream *u, const char *key, const struct dns_answer *a
 	entry_first(u, e);
 }
 
-/* Tells all who wait, and ends. */
+/* Tells all callers that wait, and ends. */
 static void query_done(struct query *q, const struct upstream_found *f)
 {
 	query_hang_up(q);

@@ -1,7 +1,8 @@
 /*
  * net/upstream.h - questions to the host's own resolvers, and what they said last time
- * One for all slots: a bounded cache, and one question on the wire for all who wait for the same.
- * Each goes out from a socket of its own (a random port) with a random id. Loop thread only.
+ * One for all slots: a bounded cache, and one question on the wire for all callers that wait for
+ * the same. Each goes out from a socket of its own (a random port) with a random id. Loop thread
+ * only.
  */
 #pragma once
 #include "base/loop.h"

@@ -423,7 +423,7 @@ json_t *template_heir(const struct template *from, const char *tenant, const cha
 		return NULL;
 	for (size_t i = 0; i < ARRAY_LEN(left); i++)
 		json_object_del(doc, left[i]);
-	if (from && !from->tenant[0]) /* of everybody: it has a root image */
+	if (from && !from->tenant[0]) /* of all tenants: it has a root image */
 		r |= json_object_set_new(doc, "root", json_string(from->name));
 	r |= json_object_set_new(doc, "name", json_string(name));
 	r |= json_object_set_new(doc, "owner_workspace", json_string(tenant));

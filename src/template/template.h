@@ -29,7 +29,7 @@ struct guest;
 struct template {
 	/* clang-format on */
 	char name[TEMPLATE_NAME_MAX + 1];
-	char tenant[TENANT_MAX + 1]; /* "": everybody's */
+	char tenant[TENANT_MAX + 1]; /* "": of all tenants */
 	json_t *doc;                 /* template.json as it is */
 	unsigned cpu, memory_mb, disk_gb;
 	uint64_t generation;            /* of the machine that was frozen */
@@ -72,12 +72,12 @@ struct template *template_of_ref(struct templates *ts, const char *tenant, const
 void template_ready(struct templates *ts, struct template *t,
                     void (*done)(void *arg, const struct err *e, struct template *t), void *arg);
 
-/* 403 kinds: forbidden for those of everybody. Its bake goes, running sandboxes stay. */
+/* 403 kinds: forbidden for those of all tenants. Its bake goes, running sandboxes stay. */
 int template_delete(struct templates *ts, const char *tenant, const char *name, struct err *e);
 
 /* ---- templates of tenants ---- */
 
-/* May this tenant make a template of this name? bad_request, forbidden (everybody's), exists,
+/* May this tenant make a template of this name? bad_request, forbidden (of all tenants), exists,
  * too_many. */
 int template_may_put(struct templates *ts, const char *tenant, const char *name, bool replace,
                      struct err *e);
@@ -110,7 +110,8 @@ int template_put(struct depot *depot, const json_t *doc, const struct template_p
  * faster. */
 void template_settle(struct templates *ts, const char *mine, const char *replaced);
 
-/* The session that the bake of a template with a prelude leaves for the first who wants one. */
+/* The session that the bake of a template with a prelude leaves for the first client that wants
+ * one. */
 #define TEMPLATE_SPARE_SESSION "0000000000000000"
 
 /* ---- for template/build.c ---- */

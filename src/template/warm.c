@@ -87,7 +87,7 @@ static void leave_cell(void *arg, struct guest_call *call)
 /*
  * A resident interpreter: it has run the prelude when the machine is frozen, so every sandbox
  * begins with it. Its stdin stays open. Where commands are cells it is the one they go to,
- * elsewhere a spare for the first who wants one.
+ * elsewhere a spare for the first client that wants one.
  */
 static int start_session(struct guest *g, const json_t *doc, const char *id, struct err *e)
 {

@@ -42,7 +42,8 @@ static void log_byte(void *arg, uint8_t byte)
 
 void machine_end(struct machine *m, enum vm_end how, const char *why)
 {
-	/* No lock: who holds it may be the one that hangs. What is lost is half a line. */
+	/* No lock: the thread that holds it may be the one that hangs. What is lost is half
+	 * a line. */
 	flush_log(m);
 	if (how == VM_ERROR || how == VM_BAD_START)
 		dprintf(STDERR_FILENO, "panda-vmm: %s\n", why);

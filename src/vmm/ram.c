@@ -143,9 +143,9 @@ int ram_load_code(struct ram *r, struct state_in *s)
 }
 
 /*
- * Then the guest meets its code with one fault for 512 pages. The first who does it to a file
- * copies them, all others find it done. One by one, and whatever it says: Linux 6.1 has joined a
- * page and calls it an error when no process has it mapped yet; where there is no file of memory,
+ * Then the guest meets its code with one fault for 512 pages. The first machine that does it to a
+ * file copies them, all others find it done. One by one, and whatever it says: Linux 6.1 has joined
+ * a page and calls it an error when no process has it mapped yet; where there is no file of memory,
  * all calls fail, at once.
  */
 static void join_code(struct ram *r)

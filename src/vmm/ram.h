@@ -9,8 +9,8 @@
  * A restored guest meets each of its pages with a fault, and one that it writes with up to three.
  * Two things spare it most of them, and neither changes a byte: a newest layer of few pages,
  * those that were written last, is copied before the guest runs; and the kernel's code, which
- * no machine writes, becomes huge pages of the layer's file, shared by all who map it, where the
- * host can do that.
+ * no machine writes, becomes huge pages of the layer's file, shared by all machines that map it,
+ * where the host can do that.
  *
  * A snapshot, with no vcpu running: ram_collect(), then ram_save() into a state file, then
  * ram_seal(), or ram_undo() when something else went wrong.

@@ -15,7 +15,7 @@
 
 enum { KICK = SIGUSR1, TCG = 0x54474354 /* "TCGT" */ };
 
-/* Three pages that KVM on Intel wants for itself, out of everybody's way. */
+/* Three pages that KVM on Intel wants for itself, out of the guest's way. */
 #define TSS_ADDRESS      0xfffbd000ul
 #define IDENTITY_ADDRESS 0xfffbc000ull
 
@@ -366,7 +366,7 @@ static void handle_exit(struct vcpu *c)
 	}
 }
 
-/* What a vcpu has begun (an access that was answered) is finished before anybody saves it. */
+/* What a vcpu has begun (an access that was answered) is finished before a snapshot saves it. */
 static void park(struct vcpu *c)
 {
 	struct vm *vm = c->vm;

@@ -215,7 +215,7 @@ void ports_list(struct call *c)
 {
 	struct looking *l;
 
-	/* A look does not wake anybody up. */
+	/* A look does not wake a sandbox up. */
 	if (c->sb->state != SANDBOX_RUNNING) {
 		call_json(c, 200, show_ports(c->sb, &(struct port_set){0}));
 		return;

@@ -283,7 +283,7 @@ void session_make(struct call *c, struct sandbox *sb, const struct language *l)
 
 /*
  * As code: __panda_take__() of repl.py gives the interpreter this environment and directory. It
- * works once, so of two who want the spare at the same time one gets an error.
+ * works once, so of two clients that want the spare at the same time one gets an error.
  */
 static char *session_take_code(struct call *c, const struct sandbox *sb)
 {

@@ -18,7 +18,7 @@ struct sink {
 	uint32_t head, len;
 };
 
-/* Both return how many bytes are done with: written, or of no use to anybody. */
+/* Both return how many bytes are done with: written, or of no use to a client. */
 size_t sink_push(struct sink *k, const uint8_t *p, size_t n);
 size_t sink_flush(struct sink *k);
 

@@ -2,7 +2,7 @@
  * guest/init/ssh.c - the ssh keys of this life
  * templates/common/files/usr/lib/panda/ssh-serve makes the machine's key when the first connection
  * needs it, and writes down who may come in. All of that belongs to one life: a machine that was
- * forked, woken or restored begins without, before anybody can reach it. sshd has no port of its
+ * forked, woken or restored begins without, before a client can reach it. sshd has no port of its
  * own, every connection comes through us, and those of the life before have ended (HANGUP).
  */
 #include <dirent.h>

@@ -26,7 +26,7 @@ bool vdev_live(const struct vdev *v)
 	                     VIRTIO_CONFIG_S_FAILED)) == VIRTIO_CONFIG_S_DRIVER_OK;
 }
 
-/* Work is the device thread's: who is another one rings. */
+/* Work is the device thread's: another thread rings. */
 static void ring(struct vdev *v)
 {
 	if (v->ring)
