@@ -1,7 +1,7 @@
 /*
  * api/token_store.c - the tokens there are
- * They are on record as SHA-256 of their text; all of them are in memory too, found by that hash, so
- * a request costs one hash and one look.
+ * They are on record as SHA-256 of their text; all of them are in memory too, found by that hash,
+ * so a request costs one hash and one look.
  */
 #include <ctype.h>
 #include <errno.h>

@@ -5,9 +5,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/macro.h"
 #include "api/api_internal.h"
 #include "api/routes/sandbox_spec.h"
+#include "base/macro.h"
 
 enum {
 	METADATA_MAX = 64, /* entries */

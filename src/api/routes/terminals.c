@@ -1,7 +1,7 @@
 /*
  * api/routes/terminals.c - shells over WebSockets
- * A terminal is one exec on a pseudo-terminal, both ways at the pace of the slower side: input is not
- * read while the guest does not take it, output gets credit when the socket has room.
+ * A terminal is one exec on a pseudo-terminal, both ways at the pace of the slower side: input is
+ * not read while the guest does not take it, output gets credit when the socket has room.
  */
 #include <errno.h>
 #include <string.h>

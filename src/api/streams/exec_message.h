@@ -1,6 +1,6 @@
 /*
- * api/streams/exec_message.h - a command as its guest is told: what the request, the sandbox and the
- * template say, in one message
+ * api/streams/exec_message.h - a command as its guest is told
+ * One message has what the request, the sandbox and the template say.
  * Its lists lie in a buffer that the next message uses, too: encode it, or start it, before. Loop
  * thread only.
  */

@@ -4,8 +4,8 @@
  * for an answer runs that loop, and fails the test aloud after BED_PATIENCE_MS. After each test no
  * call, no connection, no command and no sandbox may be left.
  *
- * In JSON, ' stands for ", in what is sent and in what is expected. Requests are "METHOD /path", with
- * arguments as of printf(). A test that asks twice at once uses struct client.
+ * In JSON, ' stands for ", in what is sent and in what is expected. Requests are "METHOD /path",
+ * with arguments as of printf(). A test that asks twice at once uses struct client.
  */
 #pragma once
 #include <jansson.h>
