@@ -221,7 +221,7 @@ int token_add(struct api *a, const char *tenant, const char *label, bool admin,
 		return err_set(e, ENOMEM, "no_memory", "no memory for a token");
 	if (t->tenant->tokens >= TOKENS_PER_TENANT_MAX)
 		return err_set(e, EDQUOT, "quota_exceeded",
-		               "there are %d tokens already: revoke some that nobody uses",
+		               "there are %d tokens already: revoke some that are not used",
 		               TOKENS_PER_TENANT_MAX);
 	snprintf(t->label, sizeof(t->label), "%s", label);
 	t->admin = admin;
