@@ -286,7 +286,7 @@ static void following_free(struct following *o)
 	free(o);
 }
 
-/* All there was is told. A character that is not whole is left for the next one who asks. */
+/* All there was is told. A character that is not whole is left for the next client that asks. */
 static bool following_enough(struct following *o)
 {
 	uint64_t next[2];
