@@ -1,7 +1,7 @@
 /*
  * jail/filter.h - a seccomp allow-list, compiled once, installed many times
- * Code that needs a system call names it in a table of struct jail_rule beside itself; the caller
- * that starts the process hands all those tables to jail_filter_build(). Everything else is
+ * Code that needs a system call names it in a table of struct jail_rule beside itself; the
+ * caller that starts the process hands all those tables to jail_filter_build(). Everything else is
  * refused.
  */
 #pragma once

@@ -2,8 +2,8 @@
  * vmm/state.h - the state file: all of a machine that is not memory and not a disk
  * Records of a tag, a length and bytes, one after the other, always in the same order. The
  * panda-vmm that wrote it may have been taken over by its guest: the reader takes a record only
- * with the tag and the length that must come next, and each owner judges what is in it. No I/O here but in
- * state_write_to() and state_read_from().
+ * with the tag and the length that must come next, and each owner judges what is in it. No I/O
+ * here but in state_write_to() and state_read_from().
  */
 #pragma once
 #include <stddef.h>
