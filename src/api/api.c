@@ -11,8 +11,11 @@
 #include "api/json_in.h"
 #include "api/routes/routes.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/log.h"
 #include "db/settings.h"
+#include "host/host.h"
+#include "http/server.h"
 
 /* ---- what lives as long as the server ---- */
 

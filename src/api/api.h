@@ -6,8 +6,10 @@
 #pragma once
 #include <jansson.h>
 
+#include "base/loop.h"
 #include "host/host.h"
 #include "http/server.h"
+#include "template/depot.h"
 
 enum {
 	API_JSON_MAX = 4 << 20,

@@ -5,6 +5,9 @@
 #pragma once
 #include "api/api.h"
 #include "base/bucket.h"
+#include "base/loop.h"
+#include "host/host.h"
+#include "template/depot.h"
 
 #ifndef PANDA_VERSION
 #define PANDA_VERSION "0.0.0"

@@ -5,12 +5,17 @@
  */
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/log.h"
-#include "base/macro.h"
+#include "base/loop.h"
 #include "db/audit.h"
+#include "db/db.h"
+#include "host/host.h"
+#include "http/server.h"
 
 enum {
 	FLUSH_MS = 1000,

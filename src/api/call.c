@@ -9,11 +9,16 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "host/host.h"
+#include "http/server.h"
 #include "http/url.h"
 
 enum {

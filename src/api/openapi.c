@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/schemas.h"
 #include "base/macro.h"

@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "api/api_internal.h"
+#include "api/api.h"
 #include "api/schemas.h"
 
 static const char head[] =

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "http/url.h"
 

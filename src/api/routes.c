@@ -6,6 +6,7 @@
  * usual one: a token is needed and no more (SCOPE_SANDBOX), no body is read (BODY_NONE).
  */
 #include "api/routes/routes.h"
+#include "api/api.h"
 #include "base/macro.h"
 
 #define PARAMS(...)                \

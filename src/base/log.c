@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/macro.h"
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
+#include "base/loop.h"
 #include "base/loop_internal.h"
 
 struct job {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "client/panda.h"
 
 enum {
 	CARRY_BUF = 64 * 1024,

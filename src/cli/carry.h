@@ -2,7 +2,9 @@
  * cli/carry.h - bytes between two fds of ours and a tunnel into a sandbox
  */
 #pragma once
-#include "cli/cli.h"
+
+struct panda_error;
+struct panda_pipe;
 
 /*
  * Carries what comes from in to the tunnel and what comes from there to out (which may be the same

@@ -10,9 +10,11 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
 #include "cli/cli.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 const struct cli_opt cli_common[] = {
     {KEY_JSON, "json", NULL, "print JSON, for programs", WORD_NONE},

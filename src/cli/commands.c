@@ -3,6 +3,8 @@
  */
 #include "cli/commands.h"
 
+#include "cli/cli.h"
+
 static const struct cli_command command_machine = {
     .name = "machine",
     .what = "boot, ask, fork, save and stop machines, without a daemon",

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "cli/cli.h"
+#include "cli/commands.h"
 
 static const char *const ask[] = {
     [WORD_SANDBOX] = "panda ls -q",

@@ -14,8 +14,10 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 enum {
 	DEPTH_MAX = 100,

@@ -10,8 +10,11 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
+#include "client/panda.h"
 #include "engine/probe.h"
 #include "jail/jail.h"
 

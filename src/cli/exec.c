@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/execio.h"
+#include "client/panda.h"
 
 static const struct cli_opt opts[] = {
     {'i', "stdin", NULL, "pass stdin on even if it is a terminal", WORD_NONE},

@@ -17,7 +17,9 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "cli/cli.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 enum {
 	STDIN_INLINE = 256 * 1024, /* as much goes along with the request */

@@ -1,7 +1,9 @@
 /*
  * panda fork - running copies of a running sandbox
  */
+#include "cli/cli.h"
 #include "cli/commands.h"
+#include "client/panda.h"
 
 static const struct cli_opt opts[] = {
     {'n', "count", "N", "how many copies, 1 to 16 (1)", WORD_NONE},

@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 /* One value on one line, whatever it is. */
 static void print_value(const char *key, const json_t *v)

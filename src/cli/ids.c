@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 static bool is_uuid(const char *s)
 {

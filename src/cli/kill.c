@@ -4,8 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/cli.h"
 #include "cli/commands.h"
-#include "cli/show.h"
+#include "client/panda.h"
 
 static const struct cli_opt opts[] = {
     {KEY_ALL, "all", NULL, "end all that `panda ls` shows", WORD_NONE},

@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
+#include "client/panda.h"
 #include "wire/rpc.h"
 
 enum {

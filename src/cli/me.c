@@ -1,7 +1,9 @@
 /*
  * panda me - whose key this is, and what it may use
  */
+#include "cli/cli.h"
 #include "cli/commands.h"
+#include "client/panda.h"
 
 static int run(struct cli *c)
 {

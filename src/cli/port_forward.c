@@ -18,7 +18,9 @@
 
 #include "base/cleanup.h"
 #include "cli/carry.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
+#include "client/panda.h"
 
 enum {
 	FORWARDS_MAX = 256, /* connections at once; more wait in the kernel's queue */

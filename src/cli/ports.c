@@ -2,8 +2,10 @@
  * panda ports - what listens in a sandbox
  */
 #include "base/cleanup.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 static const struct cli_opt opts[] = {
     {'a', "add", "PORT", "declare a port", WORD_NONE},

@@ -1,7 +1,9 @@
 /*
  * panda pause, resume, hibernate, wake - the same for several sandboxes, four times
  */
+#include "cli/cli.h"
 #include "cli/commands.h"
+#include "client/panda.h"
 
 /* Goes on after a failure: the others were meant, too. */
 static int each(struct cli *c, int (*call)(struct panda *, const char *, struct panda_error *))

@@ -1,8 +1,10 @@
 /*
  * panda ps - the commands of a sandbox
  */
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 static int run(struct cli *c)
 {

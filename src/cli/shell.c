@@ -16,9 +16,11 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/execio.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 enum {
 	QUEUE_HIGH = 64 * 1024, /* unsent keys at which we stop reading more of them */

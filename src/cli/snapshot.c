@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 static const struct cli_opt opts[] = {
     {KEY_NAME, "name", "NAME", "a name for it (create)", WORD_NONE},

@@ -19,8 +19,10 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "cli/carry.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/execio.h"
+#include "client/panda.h"
 
 extern char **environ;
 

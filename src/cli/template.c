@@ -1,8 +1,10 @@
 /*
  * panda template - what sandboxes start from
  */
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 static int ls(struct cli *c)
 {

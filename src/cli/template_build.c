@@ -14,8 +14,10 @@
 #include "base/dockerignore.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 enum {
 	CONTEXT_MAX = 50 << 20, /* the server takes no more */

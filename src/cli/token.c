@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 static const struct cli_opt opts[] = {
     {KEY_LABEL, "label", "TEXT", "say what the token is for (create)", WORD_NONE},

@@ -13,8 +13,10 @@
 
 #include "base/cleanup.h"
 #include "base/macro.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 enum {
 	ROWS_MAX = 200, /* sandboxes we ask for numbers: each is a request */

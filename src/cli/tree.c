@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 static int run(struct cli *c)
 {

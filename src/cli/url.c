@@ -5,7 +5,9 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
+#include "client/panda.h"
 
 static const struct cli_opt opts[] = {
     {KEY_TTL, "ttl", "TIME", "how long it works (1h, at most 7d)", WORD_NONE},

@@ -1,7 +1,9 @@
 /*
  * panda version - ours, and the server's when one answers
  */
+#include "cli/cli.h"
 #include "cli/commands.h"
+#include "client/panda.h"
 
 static int run(struct cli *c)
 {

@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/show.h"
+#include "client/panda.h"
 
 static const struct cli_opt opts[] = {
     {'s', "size", "MIB", "size it is made with (create; 256) or grows to (resize)", WORD_NONE},

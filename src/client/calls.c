@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/macro.h"
 #include "client/client_internal.h"
+#include "client/panda.h"
 
 static void drop_json(json_t **j)
 {

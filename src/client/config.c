@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "client/client_internal.h"
+#include "client/panda.h"
 
 static const char *first_of(env_fn env, const char *a, const char *b)
 {

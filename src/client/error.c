@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "client/client_internal.h"
+#include "client/panda.h"
 
 int perr_set(struct panda_error *e, int errnum, const char *code, const char *fmt, ...)
 {

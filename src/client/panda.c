@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "client/client_internal.h"
+#include "client/panda.h"
 
 static const char *process_env(const char *name)
 {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "client/client_internal.h"
+#include "client/panda.h"
 
 struct panda_pipe {
 	struct conn conn;

@@ -10,6 +10,7 @@
 
 #include "base/macro.h"
 #include "client/client_internal.h"
+#include "client/panda.h"
 
 static int append(char **buf, size_t *len, size_t *cap, const char *p, size_t n)
 {

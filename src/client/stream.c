@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "client/client_internal.h"
+#include "client/panda.h"
 
 struct panda_stream {
 	struct reply reply;

@@ -10,8 +10,8 @@
 #include <wslay/wslay.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "client/client_internal.h"
+#include "client/panda.h"
 
 struct message {
 	struct message *next;

@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "engine/engines.h"
 #include "host/host.h"
+#include "http/server.h"
 
 enum {
 	LISTEN_MAX = 8,

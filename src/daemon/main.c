@@ -23,13 +23,18 @@
 #include "api/api.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/macro.h"
 #include "daemon/config.h"
 #include "engine/engines.h"
 #include "host/host.h"
+#include "http/server.h"
 #include "jail/jail.h"
+#include "machine/engine.h"
+#include "template/depot.h"
 #include "template/template.h"
 
 enum {

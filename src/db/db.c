@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/macro.h"
+#include "db/db.h"
 #include "db/db_internal.h"
 
 enum {

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "db/db_internal.h"
 
 const struct db_table db_settings_table = {

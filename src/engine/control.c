@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "machine/engine.h"
+#include "wire/control.h"
 
 int control_packet_add(struct control_packet *p, int fd, unsigned slot)
 {

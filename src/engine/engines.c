@@ -17,10 +17,18 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
 #include "base/sock.h"
 #include "engine/engines_internal.h"
+#include "jail/cgroup.h"
+#include "jail/jail.h"
+#include "layers/layer.h"
+#include "layers/map.h"
+#include "layers/set.h"
+#include "machine/engine.h"
+#include "wire/control.h"
 
 enum {
 	STOP_TIMEOUT_MS = 10000,

@@ -6,7 +6,8 @@
 #include <stdio.h>
 
 #include "engine/engines.h"
-#include "jail/jail.h"
+#include "jail/filter.h"
+#include "layers/map.h"
 #include "machine/engine.h"
 #include "wire/control.h"
 

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "layers/map.h"
 
 int runs_add(struct map *m, const void *bytes, size_t nr, uint64_t pages)
 {

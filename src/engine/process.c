@@ -16,10 +16,16 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/macro.h"
 #include "base/sock.h"
 #include "engine/cpu.h"
 #include "engine/engines_internal.h"
+#include "jail/cgroup.h"
+#include "jail/jail.h"
+#include "jail/uid.h"
+#include "machine/engine.h"
+#include "wire/control.h"
 
 enum {
 	PIDS_DEFAULT = 2048,

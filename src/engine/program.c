@@ -12,9 +12,12 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "engine/engines.h"
 #include "engine/engines_internal.h"
 #include "engine/probe.h"
+#include "jail/filter.h"
 
 /* A kernel's build script leaves its identity beside it; without one, size and time must do. */
 static void kernel_identity(const char *path, int fd, char ret[65])

@@ -12,10 +12,16 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/sock.h"
 #include "engine/engines_internal.h"
 #include "engine/pages.h"
+#include "layers/layer.h"
+#include "layers/map.h"
+#include "layers/set.h"
+#include "machine/engine.h"
+#include "wire/control.h"
 
 static int reopen(int fd, int flags)
 {

@@ -6,6 +6,7 @@
  */
 #include "base/macro.h"
 #include "engine/engines_internal.h"
+#include "jail/filter.h"
 
 #include <fcntl.h>
 #include <stdint.h>

@@ -4,7 +4,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "engine/engines_internal.h"
+#include "machine/engine.h"
+#include "wire/control.h"
 
 enum { VOLUME_TIMEOUT_MS = 30000 };
 

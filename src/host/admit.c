@@ -9,10 +9,17 @@
 #include <sys/statvfs.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "base/uuid.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/sandbox.h"
+#include "machine/machine.h"
+#include "template/depot.h"
 
 enum { SANDBOX_MEMORY_FLOOR = 16 /* MiB a new sandbox will surely use */ };
 

@@ -5,10 +5,18 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/macro.h"
 #include "base/uuid.h"
 #include "db/snapshots.h"
+#include "host/archive.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/sandbox.h"
+#include "layers/index.h"
+#include "layers/map.h"
+#include "layers/snapshot.h"
 
 /* --- the format ------------------------------------------------------------------------------- */
 

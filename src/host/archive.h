@@ -12,6 +12,8 @@
  */
 #pragma once
 #include "host/host.h"
+#include "host/sandbox.h"
+#include "layers/set.h"
 
 enum {
 	PARCEL_MEMBERS_MAX = 2 * 17 * SET_LAYERS_MAX + 3,
@@ -37,8 +39,10 @@ int parcel_feed(struct parcel_in *p, const void *buf, size_t n, struct err *e);
 /* All has come: is it whole, sound, and of this host's kind? Fills name, template, size, sandbox
  * and generation of *ret. On stable storage when it returns 0. */
 int parcel_end(struct parcel_in *p, struct host_snapshot *ret, struct err *e);
-/* The directory is left to the caller, see snapshot_delete(). */
+/* The files stay, see parcel_drop(). */
 void parcel_free(struct parcel_in *p);
+/* Deletes the files of an import that came to nothing; its parcel_in is free already. */
+void parcel_drop(struct host *h, const char *id);
 
 /* ---- with records; on the loop ---- */
 

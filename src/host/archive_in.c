@@ -11,11 +11,22 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "host/archive.h"
 #include "host/archive_internal.h"
-#include "host/host_internal.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "layers/digest.h"
+#include "layers/index.h"
+#include "layers/layer.h"
+#include "layers/manifest.h"
+#include "layers/map.h"
+#include "layers/snapshot.h"
 #include "layers/sparse.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
 
 enum { LOOK_EVERY = 64 << 20 /* bytes between two looks at the free space */ };
 
@@ -71,6 +82,11 @@ void parcel_free(struct parcel_in *p)
 		manifest_fini(&p->manifest);
 	index_fini(&p->index);
 	free(p);
+}
+
+void parcel_drop(struct host *h, const char *id)
+{
+	snapshot_delete(&h->store, id, NULL);
 }
 
 int parcel_begin(struct host *h, const char *id, struct parcel_in **ret, struct err *e)

@@ -2,7 +2,6 @@
  * host/archive_internal.h - between the files of host/archive.h: what both directions know of a tar
  */
 #pragma once
-#include "host/archive.h"
 #include "layers/index.h"
 
 enum { TAR_BLOCK = 512 };

@@ -10,10 +10,17 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "host/archive.h"
 #include "host/archive_internal.h"
-#include "host/host_internal.h"
+#include "host/host.h"
+#include "layers/index.h"
+#include "layers/layer.h"
+#include "layers/manifest.h"
+#include "layers/set.h"
+#include "layers/snapshot.h"
 
 struct member {
 	char name[LAYER_NAME + 8];

@@ -12,10 +12,21 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/macro.h"
+#include "base/pool.h"
 #include "base/uuid.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "layers/layer.h"
+#include "layers/set.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
+#include "template/depot.h"
 
 /* --- the list --------------------------------------------------------------------------------- */
 

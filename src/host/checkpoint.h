@@ -10,6 +10,8 @@
  */
 #pragma once
 #include "host/host.h"
+#include "host/sandbox.h"
+#include "machine/engine.h"
 
 enum {
 	CHECKPOINTS_RECENT = 10,

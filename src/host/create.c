@@ -6,11 +6,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/macro.h"
+#include "host/event.h"
+#include "host/guest_link.h"
+#include "host/host.h"
+#include "host/host_internal.h"
 #include "host/lifecycle_internal.h"
+#include "host/network.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "host/start.h"
+#include "host/volume.h"
+#include "host/volume_use.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
+#include "template/depot.h"
+#include "template/template.h"
 
 static void count_boot(struct host *h, uint64_t us)
 {

@@ -10,12 +10,22 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/dict.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "base/pool.h"
+#include "host/checkpoint.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/sandbox.h"
 #include "host/unified.h"
 #include "host/upper.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "wire/guest.h"
 
 enum {
 	ASK_MS = 60 * 1000, /* a guest has so long to say what it has written */

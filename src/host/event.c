@@ -4,8 +4,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/log.h"
-#include "base/macro.h"
 #include "db/events.h"
 
 enum {

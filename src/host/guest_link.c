@@ -9,9 +9,17 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/dict.h"
+#include "base/err.h"
 #include "base/log.h"
+#include "base/loop.h"
+#include "host/event.h"
+#include "host/host.h"
 #include "host/host_internal.h"
-#include "machine/guest_internal.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "wire/guest.h"
 
 enum {
 	LINK_IDLE_MS = 5000, /* unused connections cost memory on both sides */

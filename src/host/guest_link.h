@@ -5,7 +5,6 @@
  */
 #pragma once
 #include "host/host.h"
-#include "machine/guest.h"
 
 /*
  * Calls ready() with the guest, maybe at once, maybe after a wake-up: start calls on it then, they

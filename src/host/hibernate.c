@@ -9,8 +9,25 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/log.h"
+#include "base/pool.h"
+#include "host/checkpoint.h"
+#include "host/event.h"
+#include "host/guest_link.h"
+#include "host/host.h"
+#include "host/host_internal.h"
 #include "host/lifecycle_internal.h"
+#include "host/network.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "host/start.h"
+#include "host/volume_use.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
+#include "template/depot.h"
 
 void hibernate_id(const char *sandbox_id, char ret[SNAPSHOT_ID_MAX + 1])
 {

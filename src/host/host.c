@@ -12,9 +12,23 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/dict.h"
+#include "base/err.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "base/pool.h"
 #include "db/db.h"
+#include "host/checkpoint.h"
+#include "host/event.h"
+#include "host/guest_link.h"
 #include "host/host_internal.h"
+#include "host/network.h"
+#include "host/sandbox.h"
+#include "host/volume_use.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
+#include "template/depot.h"
+#include "template/template.h"
 
 enum {
 	SWEEP_MS = 2000,        /* checkpoints, consoles, and filling up what is prepared ahead */

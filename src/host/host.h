@@ -9,12 +9,15 @@
  * host_full, quota_exceeded, disk_full, shutting_down, bad_request, and those of machine/machine.h.
  */
 #pragma once
+#include "base/loop.h"
 #include "base/pool.h"
 #include "host/event.h"
 #include "host/sandbox.h"
+#include "layers/snapshot.h"
 #include "machine/machine.h"
 #include "net/net.h"
 #include "template/depot.h"
+#include "template/template.h"
 
 struct template;
 

@@ -2,17 +2,10 @@
  * host/host_internal.h - what the files of the host share
  */
 #pragma once
-#include "base/fault.h"
-#include "host/checkpoint.h"
-#include "host/guest_link.h"
 #include "host/host.h"
-#include "host/network.h"
-#include "host/op.h"
-#include "host/rewind.h"
-#include "host/start.h"
-#include "host/volume.h"
-#include "host/volume_use.h"
-#include "template/template.h"
+#include "host/sandbox.h"
+#include "layers/layer.h"
+#include "layers/snapshot.h"
 
 /* ---- sandbox_state.c ---- */
 

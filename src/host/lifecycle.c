@@ -3,6 +3,12 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/pool.h"
+#include "host/host.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "host/start.h"
 
 struct life *life_new(struct host *h, host_done *done, void *arg, void (*begin)(struct op *op))
 {

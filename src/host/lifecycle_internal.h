@@ -5,7 +5,9 @@
  * host/recover.c reads. Loop thread only, but for what says that it is for the pool.
  */
 #pragma once
-#include "host/host_internal.h"
+#include "base/err.h"
+#include "host/host.h"
+#include "host/op.h"
 #include "host/start.h"
 
 /* One operation. */

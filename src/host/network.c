@@ -8,8 +8,18 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/log.h"
 #include "base/macro.h"
+#include "base/pool.h"
+#include "host/event.h"
+#include "host/host.h"
+#include "host/network.h"
+#include "host/sandbox.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
+#include "net/net.h"
+#include "template/depot.h"
 
 /* Of one sandbox, on record, of each kind: what was refused shall not hide what was allowed. The
  * others are only counted. */

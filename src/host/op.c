@@ -10,13 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/dict.h"
 #include "base/log.h"
-#include "base/macro.h"
-#include "db/sandboxes.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/sandbox.h"
 
 static void op_init(struct op *op, struct sandbox *sb, const char *name)
 {

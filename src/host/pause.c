@@ -7,10 +7,17 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/macro.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "host/event.h"
+#include "host/host.h"
+#include "host/host_internal.h"
 #include "host/lifecycle_internal.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "host/start.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
 
 int machine_control(struct host *h, const char *id, bool pause, struct err *e)
 {

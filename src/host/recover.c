@@ -12,11 +12,22 @@
 
 #include "base/cleanup.h"
 #include "base/dict.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "db/sandboxes.h"
 #include "db/snapshots.h"
+#include "host/event.h"
+#include "host/host.h"
+#include "host/host_internal.h"
 #include "host/lifecycle_internal.h"
+#include "host/network.h"
+#include "host/sandbox.h"
+#include "host/volume_use.h"
+#include "layers/snapshot.h"
+#include "machine/machine.h"
+#include "template/depot.h"
+#include "template/template.h"
 
 struct tally {
 	unsigned adopted, asleep, failed, undone, finished, strays;

@@ -10,8 +10,13 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/log.h"
+#include "host/event.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/sandbox.h"
+#include "template/depot.h"
 
 /* Those that go, found first: a list must not be changed while it is read. */
 struct going {

@@ -12,10 +12,22 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/log.h"
-#include "base/macro.h"
-#include "base/uuid.h"
+#include "base/pool.h"
+#include "host/checkpoint.h"
+#include "host/event.h"
+#include "host/guest_link.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/network.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "host/start.h"
+#include "host/volume_use.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
 
 struct rewind {
 	struct op op;

@@ -29,6 +29,7 @@
 
 #include "base/loop.h"
 #include "base/uuid.h"
+#include "template/depot.h"
 #include "template/template.h"
 
 enum {

@@ -12,12 +12,18 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
-#include "base/dict.h"
+#include "base/err.h"
 #include "base/log.h"
-#include "base/macro.h"
+#include "base/loop.h"
 #include "db/sandboxes.h"
+#include "host/event.h"
+#include "host/guest_link.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/network.h"
+#include "host/sandbox.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
 
 static char *doc_text(const struct sandbox *sb, struct err *e)
 {

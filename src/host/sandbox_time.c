@@ -11,13 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/dict.h"
-#include "base/log.h"
+#include "base/loop.h"
 #include "base/macro.h"
-#include "db/sandboxes.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/sandbox.h"
 
 /* When it has been idle for too long, if no client asks for it until then. UINT64_MAX: never. */
 static uint64_t reap_due_ms(const struct sandbox *sb)

@@ -10,8 +10,20 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/log.h"
+#include "base/pool.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "template/depot.h"
+#include "template/template.h"
 #include "template/verified.h"
 
 enum {

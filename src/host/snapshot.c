@@ -9,10 +9,21 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "base/uuid.h"
 #include "db/snapshots.h"
+#include "host/event.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
+#include "template/depot.h"
 
 struct snap {
 	struct op op;

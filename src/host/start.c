@@ -7,9 +7,14 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/log.h"
-#include "base/macro.h"
-#include "host/host_internal.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "host/volume_use.h"
+#include "layers/map.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "wire/guest.h"
 
 enum {
 	LIMIT_MS = 10000, /* to say how large the disk of a new machine is */

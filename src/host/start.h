@@ -4,8 +4,11 @@
  * the pool, and the loop takes from the job what came of it.
  */
 #pragma once
+#include "base/err.h"
 #include "host/host.h"
-#include "machine/guest.h"
+#include "host/sandbox.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
 
 /* A machine to start on the pool: what it needs is copied in, what came of it is in the end. */
 struct start_job {

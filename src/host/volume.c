@@ -16,12 +16,21 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/dict.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "base/uuid.h"
 #include "db/sandboxes.h"
 #include "db/volumes.h"
+#include "host/host.h"
+#include "host/host_internal.h"
+#include "host/sandbox.h"
+#include "host/volume.h"
 #include "host/volume_internal.h"
+#include "host/volume_use.h"
+#include "machine/engine.h"
+#include "template/depot.h"
 
 extern char **environ;
 

@@ -17,9 +17,22 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "db/volumes.h"
+#include "host/checkpoint.h"
+#include "host/event.h"
+#include "host/host.h"
+#include "host/host_internal.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "host/volume.h"
 #include "host/volume_internal.h"
+#include "host/volume_use.h"
+#include "machine/machine.h"
+#include "template/depot.h"
 
 struct change {
 	struct op op;

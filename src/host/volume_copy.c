@@ -17,9 +17,21 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/io.h"
+#include "base/pool.h"
 #include "base/uuid.h"
+#include "host/host.h"
+#include "host/host_internal.h"
+#include "host/op.h"
+#include "host/sandbox.h"
+#include "host/volume.h"
 #include "host/volume_internal.h"
+#include "host/volume_use.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
+#include "template/depot.h"
 
 struct copy {
 	struct op op; /* of the sandbox that writes it, if there is one */

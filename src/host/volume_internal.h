@@ -4,7 +4,8 @@
 #pragma once
 #include <limits.h>
 
-#include "host/host_internal.h"
+#include "host/sandbox.h"
+#include "host/volume.h"
 
 struct volume_row {
 	struct volume_info info;

@@ -12,10 +12,20 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/log.h"
 #include "base/macro.h"
 #include "db/volumes.h"
+#include "host/host.h"
+#include "host/host_internal.h"
+#include "host/sandbox.h"
+#include "host/volume.h"
 #include "host/volume_internal.h"
+#include "host/volume_use.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "template/depot.h"
 
 enum {
 	SETTLE_MS = 2000, /* what a guest gets to write down what its volumes miss */

@@ -4,6 +4,9 @@
  */
 #pragma once
 #include "host/host.h"
+#include "host/sandbox.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
 
 /*
  * Opens (and so locks) what the list of a sandbox names, for one start of its machine. mount: the

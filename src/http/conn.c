@@ -4,7 +4,10 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "http/parse.h"
+#include "http/server.h"
 #include "http/server_internal.h"
 
 static void on_event(void *arg, uint32_t events);

@@ -10,7 +10,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "http/server.h"
+enum {
+	HTTP_HEAD_MAX = 32 * 1024, /* request line and headers */
+	HTTP_HEADERS_MAX = 100,
+};
 
 struct http_field {
 	const char *name, *value;

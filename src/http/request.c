@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 #include "base/macro.h"
+#include "http/parse.h"
+#include "http/server.h"
 #include "http/server_internal.h"
 
 const char *http_reason(int status)

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/err.h"
+#include "base/loop.h"
 #include "http/server_internal.h"
 
 enum {

@@ -18,8 +18,6 @@
 #include "base/loop.h"
 
 enum {
-	HTTP_HEAD_MAX = 32 * 1024, /* request line and headers */
-	HTTP_HEADERS_MAX = 100,
 	HTTP_OUT_HIGH = 256 * 1024, /* queued reply bytes at which http_room() is 0 */
 	HTTP_CHUNK = 64 * 1024,     /* the most one body callback gets */
 	HTTP_ENDS_MAX = 2,

@@ -17,6 +17,7 @@
 #include <openssl/ssl.h>
 #include <sys/uio.h>
 
+#include "base/loop.h"
 #include "http/parse.h"
 #include "http/server.h"
 

@@ -2,7 +2,10 @@
 #include <openssl/err.h>
 #include <sys/socket.h>
 
+#include "base/err.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "http/server.h"
 #include "http/server_internal.h"
 
 static int config_failed(struct err *e, const char *what, const char *path)

@@ -6,8 +6,10 @@
 #include <wslay/wslay.h>
 
 #include "base/cleanup.h"
+#include "base/loop.h"
 #include "base/macro.h"
 #include "base/utf8.h"
+#include "http/server.h"
 #include "http/server_internal.h"
 
 enum {

@@ -4,7 +4,10 @@
  * answers none within 60 s is gone. Loop thread only.
  */
 #pragma once
-#include "http/server.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct http_req;
 
 enum {
 	WS_MESSAGE_MAX = 1 << 20,

@@ -10,8 +10,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "base/err.h"
-
 struct cg_host;
 
 enum {

@@ -18,6 +18,9 @@
 #include <unistd.h>
 
 #include "base/macro.h"
+#include "jail/cgroup.h"
+#include "jail/filter.h"
+#include "jail/jail.h"
 #include "jail/jail_internal.h"
 
 enum {

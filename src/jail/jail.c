@@ -7,8 +7,12 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "jail/cgroup.h"
+#include "jail/jail.h"
 #include "jail/jail_internal.h"
+#include "jail/uid.h"
 
 enum {
 	ALL_NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS |

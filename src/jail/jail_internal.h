@@ -6,7 +6,9 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "jail/cgroup.h"
 #include "jail/jail.h"
+#include "jail/uid.h"
 
 struct jail {
 	struct cg_host *cg;

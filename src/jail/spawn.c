@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "jail/cgroup.h"
+#include "jail/jail.h"
 #include "jail/jail_internal.h"
 
 enum {

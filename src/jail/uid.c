@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 
 /*
  * The kernel knows every process of a uid, and a hostile machine cannot talk it out of that (an

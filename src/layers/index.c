@@ -3,6 +3,8 @@
 #include "base/cleanup.h"
 #include "base/macro.h"
 #include "layers/bytes.h"
+#include "layers/digest.h"
+#include "layers/map.h"
 
 static const char index_magic[8] = "PANDALYR";
 

@@ -7,10 +7,15 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "layers/digest.h"
+#include "layers/index.h"
+#include "layers/map.h"
 #include "layers/pass.h"
 #include "layers/squash.h"
+#include "layers/sync.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3; Debian 12's headers are older */

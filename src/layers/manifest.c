@@ -4,7 +4,10 @@
 #include <jansson.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "layers/digest.h"
+#include "layers/map.h"
 #include "layers/set.h"
 
 static const char head_open[] = "{\"sha256\":\"", head_close[] = "\",";

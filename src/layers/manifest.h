@@ -7,9 +7,10 @@
  * All fields are required (template and parent may be null), unknown and double ones are refused.
  */
 #pragma once
+#include <stdint.h>
+
 #include "base/err.h"
 #include "layers/digest.h"
-#include "layers/map.h"
 
 enum {
 	MANIFEST_FORMAT = 1,

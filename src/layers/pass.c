@@ -9,7 +9,10 @@
 #include "base/io.h"
 #include "base/macro.h"
 #include "layers/crew.h"
+#include "layers/digest.h"
+#include "layers/index.h"
 #include "layers/layer.h"
+#include "layers/map.h"
 #include "layers/sparse.h"
 #include "layers/squash.h"
 

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include "base/macro.h"
+#include "layers/layer.h"
+#include "layers/map.h"
 #include "layers/sparse.h"
 
 void set_fini(struct set *s)

@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "layers/digest.h"
 #include "layers/snapshot_internal.h"
 
 enum { HASH_BUF = 1 << 16 };

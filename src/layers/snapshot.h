@@ -13,6 +13,7 @@
  * snapshot_foreign, snapshot_no_space, snapshot_invalid, snapshot_io, no_memory.
  */
 #pragma once
+#include "layers/layer.h"
 #include "layers/manifest.h"
 #include "layers/set.h"
 

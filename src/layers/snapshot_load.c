@@ -7,7 +7,14 @@
 #include <sys/syscall.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "layers/digest.h"
+#include "layers/layer.h"
+#include "layers/manifest.h"
+#include "layers/map.h"
+#include "layers/set.h"
+#include "layers/snapshot.h"
 #include "layers/snapshot_internal.h"
 
 void snapshot_free(struct snapshot *s)

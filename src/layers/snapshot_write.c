@@ -7,9 +7,16 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "layers/layer.h"
+#include "layers/manifest.h"
+#include "layers/map.h"
+#include "layers/set.h"
+#include "layers/snapshot.h"
 #include "layers/snapshot_internal.h"
+#include "layers/sync.h"
 
 /* -EAGAIN: a gc was quicker and has removed it, or is about to. */
 static int lock_tmp(int fd)

@@ -12,6 +12,8 @@
 #include "base/macro.h"
 #include "layers/bytes.h"
 #include "layers/crew.h"
+#include "layers/index.h"
+#include "layers/map.h"
 
 static const char squash_magic[8] = "PANDAZST";
 

@@ -11,10 +11,12 @@
  * those of its plain form.
  */
 #pragma once
-#include "layers/index.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
+
+struct map;
 
 enum {
 	SQUASH_LEVEL = 1, /* of zstd: faster than most disks write */

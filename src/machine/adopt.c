@@ -12,7 +12,14 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "layers/digest.h"
+#include "layers/layer.h"
+#include "layers/map.h"
+#include "layers/set.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
 #include "machine/machine_internal.h"
 
 /* A layer the machine holds, by its map file; without one, sealed but never booked. */

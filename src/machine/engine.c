@@ -10,6 +10,10 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
+#include "layers/layer.h"
+#include "layers/map.h"
+#include "layers/set.h"
 #include "layers/sparse.h"
 
 const struct engine *engine_find(const struct engines *engines, const char *name, struct err *e)

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/macro.h"
 #include "machine/guest_internal.h"
+#include "wire/guest.h"
 
 int guest_new(int fd, struct guest **ret)
 {

@@ -65,6 +65,9 @@ int guest_dispatch(struct guest *g, uint32_t events);
 /* Writes pending output now: several calls then travel in one write. */
 int guest_flush(struct guest *g);
 
+/* Ends every call with err; the connection is of no more use. Returns -err. */
+int guest_fail(struct guest *g, int err, const char *text);
+
 /*
  * Starts a request with the wire struct that belongs to type (NULL for STATS and SYNC). The frame
  * is queued, not yet written. ret may be NULL. -EAGAIN: too much output pending or too many

@@ -6,9 +6,12 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "machine/guest.h"
 #include "machine/guest_internal.h"
+#include "wire/guest.h"
 
 /* ---- rows ---- */
 

@@ -3,6 +3,7 @@
  */
 #pragma once
 #include "machine/guest.h"
+#include "wire/guest.h"
 
 struct guest_call {
 	struct guest *g;
@@ -32,9 +33,6 @@ struct guest {
 	uint8_t *out;
 	size_t out_head, out_len;
 };
-
-/* Ends every call with err; the connection is of no more use. Returns -err. */
-int guest_fail(struct guest *g, int err, const char *text);
 
 /* ---- guest_wait.c: the blocking half ---- */
 

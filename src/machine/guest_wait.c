@@ -10,8 +10,11 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "machine/guest.h"
 #include "machine/guest_internal.h"
+#include "wire/guest.h"
 
 void wait_give_up(struct wait *w, int err)
 {

@@ -13,10 +13,14 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/random.h"
 #include "base/sock.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
 #include "machine/machine_internal.h"
+#include "wire/guest.h"
 
 enum {
 	GUEST_ANSWER_MS = 60000,

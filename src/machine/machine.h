@@ -13,7 +13,8 @@
 
 #include "layers/snapshot.h"
 #include "machine/engine.h"
-#include "machine/guest.h"
+
+struct guest;
 
 struct machines {
 	struct engines *engines; /* borrowed */

@@ -11,8 +11,15 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "layers/digest.h"
+#include "layers/layer.h"
+#include "layers/map.h"
+#include "layers/set.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
 #include "machine/machine_internal.h"
 
 enum { BOOK_BYTES_MAX = 1 << 20 };

@@ -8,9 +8,14 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
-#include "machine/machine_internal.h"
+#include "layers/manifest.h"
+#include "layers/set.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
 
 /* What a machine of this engine may have seen of the host's cpu and kept in mind. */
 static int host_flags(const struct engine *k, struct manifest_flags *ret)

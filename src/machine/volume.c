@@ -16,9 +16,13 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
 #include "layers/sparse.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
 #include "machine/machine_internal.h"
 
 enum {

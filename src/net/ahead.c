@@ -4,7 +4,12 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/loop.h"
+#include "base/pool.h"
+#include "net/make.h"
+#include "net/net.h"
 #include "net/net_internal.h"
+#include "net/range.h"
 
 enum {
 	RETRY_MS = 2000,

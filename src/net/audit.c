@@ -12,9 +12,15 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "base/bucket.h"
 #include "base/clock.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "base/pool.h"
+#include "net/make.h"
+#include "net/net.h"
 #include "net/net_internal.h"
+#include "net/nl.h"
 
 enum {
 	READS_PER_TURN = 16,

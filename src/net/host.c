@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "net/make.h"
+#include "net/nl.h"
 
 enum {
 	NFT_MS = 10 * 1000, /* it takes 5 ms; a caller shall not wait for ever */

@@ -23,6 +23,7 @@
 #include "base/macro.h"
 #include "net/addr.h"
 #include "net/net.h"
+#include "net/nl.h"
 
 enum {
 	DNS_PORT = 53,

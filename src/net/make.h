@@ -5,9 +5,8 @@
  * in, or not at all.
  */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
-
-#include "net/nl.h"
 
 #define TAP_NAME    "tap0"
 #define WAN_NAME    "wan0"

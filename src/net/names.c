@@ -11,8 +11,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/bucket.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "net/addr.h"
+#include "net/dns.h"
+#include "net/make.h"
+#include "net/net.h"
 #include "net/net_internal.h"
+#include "net/policy.h"
+#include "net/upstream.h"
 
 enum {
 	PER_TURN = 32,       /* questions read before others get a turn */

@@ -6,9 +6,17 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "net/addr.h"
+#include "net/make.h"
+#include "net/net.h"
 #include "net/net_internal.h"
+#include "net/nl.h"
+#include "net/range.h"
+#include "net/upstream.h"
 
 enum {
 	READY_DEFAULT = 4,

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <string.h>
 
+#include "net/nl.h"
 #include "net/nl_internal.h"
 
 enum {

@@ -8,8 +8,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "net/policy.h"
-
 struct mnl_socket;
 
 /* bus: NETLINK_ROUTE or NETLINK_NETFILTER. Close-on-exec. */

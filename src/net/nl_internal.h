@@ -4,8 +4,6 @@
 #pragma once
 #include <libmnl/libmnl.h>
 
-#include "net/nl.h"
-
 enum {
 	NL_BUF = 32768, /* dumps come in pieces of up to this */
 };

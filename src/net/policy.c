@@ -3,6 +3,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/err.h"
+#include "net/addr.h"
+#include "net/net.h"
+
 int policy_clean_name(const char *text, char ret[POLICY_NAME_MAX + 1])
 {
 	size_t n = strlen(text), label = 0, labels = 1;

@@ -3,7 +3,6 @@
  * Pure: text in, judgement out. net/net.h has the public half.
  */
 #pragma once
-#include "net/addr.h"
 #include "net/net.h"
 
 enum {

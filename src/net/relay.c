@@ -14,8 +14,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/loop.h"
 #include "base/macro.h"
+#include "net/make.h"
+#include "net/net.h"
 #include "net/net_internal.h"
+#include "net/policy.h"
 #include "net/sni.h"
 
 enum {

@@ -1,8 +1,13 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/loop.h"
 #include "base/macro.h"
+#include "net/make.h"
+#include "net/net.h"
 #include "net/net_internal.h"
+#include "net/nl.h"
+#include "net/policy.h"
 
 enum {
 	/* For all ports of one address, and for what follows in the transaction. */

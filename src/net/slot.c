@@ -7,8 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/err.h"
 #include "base/macro.h"
+#include "net/addr.h"
+#include "net/make.h"
+#include "net/net.h"
 #include "net/net_internal.h"
+#include "net/nl.h"
+#include "net/policy.h"
+#include "net/range.h"
 
 void slot_link(struct net_slot **list, struct net_slot *s)
 {

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "base/dict.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "net/dns.h"
 
 enum {
 	KEY_MAX = DNS_NAME_MAX + 8,

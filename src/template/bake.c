@@ -12,14 +12,24 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/fault.h"
-#include "base/io.h"
 #include "base/log.h"
 #include "base/macro.h"
 #include "base/pool.h"
 #include "layers/digest.h"
+#include "layers/layer.h"
+#include "layers/map.h"
+#include "layers/set.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "template/depot.h"
+#include "template/template.h"
 #include "template/template_internal.h"
 #include "template/verified.h"
+#include "wire/guest.h"
 
 static const char *upper_of(const struct depot *depot, const json_t *doc)
 {

@@ -17,12 +17,17 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "base/macro.h"
 #include "base/pool.h"
-#include "layers/digest.h"
+#include "machine/engine.h"
+#include "net/net.h"
 #include "template/build_internal.h"
+#include "template/depot.h"
+#include "template/dockerfile.h"
+#include "template/template.h"
 
 static const char *const status_names[] = {"queued", "running", "baking", "done", "failed"};
 

@@ -16,6 +16,7 @@
 #pragma once
 #include <jansson.h>
 
+#include "template/depot.h"
 #include "template/oci.h"
 #include "template/template.h"
 

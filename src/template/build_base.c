@@ -6,8 +6,14 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "template/build.h"
 #include "template/build_internal.h"
+#include "template/depot.h"
+#include "template/dockerfile.h"
+#include "template/oci.h"
+#include "template/template.h"
 
 size_t build_root_of(const struct dockerfile *f)
 {

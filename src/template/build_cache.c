@@ -11,8 +11,16 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "layers/digest.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "template/build.h"
 #include "template/build_internal.h"
+#include "template/depot.h"
+#include "template/dockerfile.h"
+#include "template/template.h"
 #include "template/verified.h"
 
 void build_digest_add(struct sha *sha, const char *text)

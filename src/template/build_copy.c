@@ -15,10 +15,18 @@
 
 #include "base/cleanup.h"
 #include "base/dockerignore.h"
+#include "base/err.h"
 #include "base/glob.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "template/build.h"
 #include "template/build_internal.h"
+#include "template/depot.h"
+#include "template/dockerfile.h"
+#include "wire/guest.h"
 
 extern const unsigned char panda_tool[];
 extern const size_t panda_tool_len;

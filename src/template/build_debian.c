@@ -17,8 +17,16 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "template/build.h"
 #include "template/build_internal.h"
+#include "template/depot.h"
+#include "template/oci.h"
+#include "template/tail.h"
 
 extern const unsigned char debian_root[];
 extern const size_t debian_root_len;

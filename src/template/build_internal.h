@@ -2,16 +2,21 @@
  * template/build_internal.h - what the two halves of a build share: its books and its work
  */
 #pragma once
+#include <limits.h>
 #include <stdatomic.h>
 
+#include "base/err.h"
 #include "layers/digest.h"
-#include "machine/machine.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
 #include "net/net.h"
 #include "template/build.h"
 #include "template/depot.h"
 #include "template/dockerfile.h"
 #include "template/oci.h"
 #include "template/tail.h"
+
+struct guest_exit;
 
 /* What a stage begins with that begins with no other stage. */
 enum build_root {

@@ -10,11 +10,23 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "net/net.h"
+#include "template/build.h"
 #include "template/build_internal.h"
+#include "template/depot.h"
+#include "template/dockerfile.h"
+#include "template/tail.h"
+#include "template/template.h"
 #include "template/verified.h"
+#include "wire/guest.h"
 
 enum {
 	GENERATION = 2, /* of its machines: the base's was the first */

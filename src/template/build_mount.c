@@ -10,7 +10,10 @@
 
 #include "base/cleanup.h"
 #include "base/macro.h"
+#include "machine/guest.h"
 #include "template/build_internal.h"
+#include "template/dockerfile.h"
+#include "wire/guest.h"
 
 #define PLACES "/.panda-mounts"
 

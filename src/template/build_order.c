@@ -12,9 +12,13 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "layers/digest.h"
+#include "template/build.h"
 #include "template/build_internal.h"
+#include "template/depot.h"
+#include "template/template.h"
 
 #define ARCHIVE    "rootfs"
 #define LOOK_EVERY ((uint64_t)16 << 20) /* bytes, for room on the disk */

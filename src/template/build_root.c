@@ -15,10 +15,22 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "layers/digest.h"
+#include "layers/map.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "template/build.h"
 #include "template/build_internal.h"
+#include "template/depot.h"
+#include "template/dockerfile.h"
+#include "template/oci.h"
+#include "template/tail.h"
+#include "template/template.h"
 
 extern const unsigned char oci_unpack[];
 extern const size_t oci_unpack_len;

@@ -12,11 +12,20 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/fault.h"
 #include "base/macro.h"
 #include "layers/digest.h"
+#include "machine/engine.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "template/build.h"
 #include "template/build_internal.h"
+#include "template/depot.h"
+#include "template/dockerfile.h"
+#include "template/template.h"
 #include "template/verified.h"
+#include "wire/guest.h"
 
 #define NUMBERS    "0123456789:" /* of a user and a group */
 #define SCRIPT     "/run/panda-script"

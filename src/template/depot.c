@@ -1,5 +1,7 @@
 #include "template/depot.h"
 
+#include "layers/snapshot.h"
+
 void depot_init(struct depot *d)
 {
 	*d = (struct depot){0};

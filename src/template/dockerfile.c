@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
 #include "template/dockerfile_internal.h"
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/macro.h"
+#include "template/dockerfile.h"
 #include "template/dockerfile_internal.h"
 
 enum {

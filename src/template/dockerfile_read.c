@@ -11,6 +11,8 @@
 #include <strings.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
+#include "template/dockerfile.h"
 #include "template/dockerfile_internal.h"
 
 enum {

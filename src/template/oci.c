@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
 
 static int bad(struct err *e, const char *why)

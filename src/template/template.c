@@ -12,16 +12,21 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "base/macro.h"
 #include "base/pool.h"
 #include "base/uuid.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
 #include "template/build.h"
+#include "template/depot.h"
 #include "template/oci.h"
 #include "template/template_internal.h"
 #include "template/verified.h"
+#include "wire/guest.h"
 
 enum {
 	MEMORY_MB_DEFAULT = 512,

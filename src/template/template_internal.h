@@ -4,7 +4,7 @@
 #pragma once
 #include <pthread.h>
 
-#include "machine/machine.h"
+#include "layers/snapshot.h"
 #include "template/template.h"
 
 struct template_waiter {

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "layers/digest.h"
+#include "layers/snapshot.h"
 #include "machine/machine.h"
 #include "template/depot.h"
 

@@ -14,10 +14,16 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
 #include "template/build_internal.h"
+#include "template/depot.h"
 #include "template/tail.h"
+#include "template/template.h"
 #include "template/template_internal.h"
+#include "wire/guest.h"
 
 enum {
 	WARM_MS = 10 * 60 * 1000, /* one command of a warm-up */

@@ -10,6 +10,14 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/loop.h"
+#include "vmm/machine.h"
+#include "vmm/mem.h"
+#include "vmm/ram.h"
+#include "vmm/virtio/balloon.h"
+#include "vmm/vm.h"
+#include "vmm/volume.h"
+#include "wire/control.h"
 
 struct conn {
 	struct control *k;

@@ -7,6 +7,9 @@
 
 #include "base/cleanup.h"
 #include "base/macro.h"
+#include "vmm/copy.h"
+#include "vmm/index.h"
+#include "vmm/state.h"
 
 enum { COPY_BYTES = 65536, IOV_BATCH = 256 };
 

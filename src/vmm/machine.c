@@ -10,10 +10,24 @@
 
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "vmm/disk.h"
+#include "vmm/host.h"
+#include "vmm/ram.h"
 #include "vmm/seccomp.h"
+#include "vmm/serial.h"
+#include "vmm/virtio/balloon.h"
+#include "vmm/virtio/blk.h"
+#include "vmm/virtio/mmio.h"
+#include "vmm/virtio/net.h"
+#include "vmm/virtio/rng.h"
+#include "vmm/virtio/vsock.h"
+#include "vmm/vm.h"
+#include "vmm/volume.h"
 #include "vmm/x86/boot.h"
 #include "vmm/x86/load.h"
+#include "wire/control.h"
 
 /* ISA interrupts that no other device wants; volumes share one. */
 enum { VOLUME_IRQ = 10, NET_IRQ = 11, RNG_IRQ = 12, VSOCK_IRQ = 14, BALLOON_IRQ = 15 };

@@ -9,8 +9,10 @@
 #pragma once
 #include "base/loop.h"
 #include "vmm/host.h"
+#include "vmm/mem.h"
 #include "vmm/ram.h"
 #include "vmm/serial.h"
+#include "vmm/state.h"
 #include "vmm/virtio/balloon.h"
 #include "vmm/virtio/blk.h"
 #include "vmm/virtio/net.h"

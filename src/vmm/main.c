@@ -17,11 +17,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/loop.h"
 #include "base/macro.h"
 #include "vmm/control.h"
 #include "vmm/machine.h"
+#include "vmm/mem.h"
 #include "vmm/seccomp.h"
+#include "vmm/vm.h"
 #include "vmm/x86/boot.h"
+#include "wire/control.h"
 
 static struct machine machine;
 

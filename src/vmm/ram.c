@@ -11,6 +11,9 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "vmm/index.h"
+#include "vmm/mem.h"
+#include "vmm/state.h"
 
 enum {
 	LAYERS_MAX = 64,

@@ -2,6 +2,8 @@
 
 #include <linux/serial_reg.h>
 
+#include "vmm/state.h"
+
 static void update(struct serial *s)
 {
 	if (s->thr_empty_pending && (s->ier & UART_IER_THRI) && s->interrupt)

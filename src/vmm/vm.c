@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include "base/macro.h"
+#include "vmm/mem.h"
 #include "vmm/x86/boot.h"
+#include "vmm/x86/cpuid.h"
 
 enum { KICK = SIGUSR1, TCG = 0x54474354 /* "TCGT" */ };
 

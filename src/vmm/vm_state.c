@@ -6,7 +6,9 @@
 #include <sys/ioctl.h>
 
 #include "base/macro.h"
+#include "vmm/state.h"
 #include "vmm/vm.h"
+#include "vmm/x86/cpuid.h"
 
 enum { MSRS_MAX = 64, CHIPS = 3 };
 

@@ -5,6 +5,14 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "vmm/copy.h"
+#include "vmm/disk.h"
+#include "vmm/index.h"
+#include "vmm/state.h"
+#include "vmm/virtio/blk.h"
+#include "vmm/virtio/mmio.h"
+#include "wire/control.h"
+
 static int slot_of(const struct volumes *v, const struct blk *b)
 {
 	return CTL_FD_VOLUME + (int)(b - v->blk);

@@ -14,7 +14,9 @@
 #include "base/macro.h"
 #include "engine/engines.h"
 #include "jail/jail.h"
+#include "machine/guest.h"
 #include "measure.h"
+#include "wire/guest.h"
 
 #define SESSION_LIMIT ((uint64_t)8 << 30)
 

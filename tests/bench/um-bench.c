@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/macro.h"
 #include "bed.h"
+#include "machine/guest.h"
 #include "measure.h"
 
 enum {

@@ -8,9 +8,15 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/pool.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "http/server.h"
 
 enum {
 	PIECE = 128 * 1024, /* half of what an answer may have waiting */
@@ -187,7 +193,7 @@ static void undo_work(void *arg)
 	parcel_free(t->in);
 	t->in = NULL;
 	if (t->r < 0)
-		snapshot_delete(&t->host->store, t->id, NULL);
+		parcel_drop(t->host, t->id);
 }
 
 static void undo_done(void *arg)

@@ -4,11 +4,15 @@
 #include <errno.h>
 #include <string.h>
 
-#include "api/api_internal.h"
+#include "api/api.h"
 #include "api/routes/routes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "db/events.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "template/template.h"
 
 enum {
 	SAMPLES_MAX = 500,

@@ -10,13 +10,19 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "api/api_internal.h"
+#include "api/api.h"
 #include "api/routes/routes.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
-#include "base/io.h"
+#include "base/err.h"
+#include "base/loop.h"
+#include "base/pool.h"
+#include "host/host.h"
 #include "http/multipart.h"
+#include "http/server.h"
+#include "template/depot.h"
 #include "template/dockerfile.h"
+#include "template/oci.h"
 #include "template/template.h"
 
 enum {

@@ -4,11 +4,14 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "host/checkpoint.h"
 #include "host/rewind.h"
+#include "host/sandbox.h"
 
 static json_t *show(const struct checkpoint *c)
 {

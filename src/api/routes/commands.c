@@ -4,10 +4,14 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/routes/routes.h"
+#include "api/streams/credit.h"
 #include "api/streams/exec.h"
 #include "api/streams/output.h"
 #include "api/streams/sse.h"
+#include "base/err.h"
+#include "base/utf8.h"
 
 /* ---- all output in memory ---- */
 

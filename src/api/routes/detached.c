@@ -6,13 +6,20 @@
 #include <signal.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/routes/detached.h"
 #include "api/routes/routes.h"
 #include "api/streams/body.h"
+#include "api/streams/credit.h"
 #include "api/streams/exec.h"
 #include "api/streams/job.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
+#include "base/err.h"
+#include "base/loop.h"
+#include "base/utf8.h"
+#include "host/host.h"
+#include "wire/guest.h"
 
 enum {
 	STDIN_RETRY_MS = 20, /* another client feeds it right now */

@@ -2,8 +2,11 @@
  * api/routes/detached.h - commands the guest's agent knows of, for handlers that look for one
  */
 #pragma once
-#include "api/api.h"
-#include "wire/guest.h"
+
+struct err;
+struct host;
+struct sandbox;
+struct wire_exec_info;
 
 enum {
 	EXECS_SHOWN_MAX = 4096, /* the agent has fewer; a guest may claim anything */

@@ -4,10 +4,11 @@
 #include <errno.h>
 #include <string.h>
 
-#include "api/api_internal.h"
+#include "api/api.h"
 #include "api/routes/routes.h"
 #include "base/cleanup.h"
 #include "host/diff.h"
+#include "host/sandbox.h"
 
 static void told(void *arg, const struct err *e, json_t *result)
 {

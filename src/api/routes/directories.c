@@ -5,11 +5,17 @@
  */
 #include <string.h>
 
+#include "api/api.h"
 #include "api/routes/files.h"
 #include "api/routes/routes.h"
+#include "api/streams/credit.h"
+#include "api/streams/job.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "http/server.h"
+#include "wire/guest.h"
 
 enum {
 	SORTED_MAX = 4096,

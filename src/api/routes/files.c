@@ -9,10 +9,18 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "api/api.h"
 #include "api/streams/body.h"
+#include "api/streams/credit.h"
+#include "api/streams/job.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "host/host.h"
+#include "http/server.h"
+#include "machine/guest.h"
+#include "wire/guest.h"
 
 /* A path as the API takes it: absolute, of a length a kernel accepts. False: answered with 400. */
 static bool file_path(struct call *c, const char *key, const char *path)

@@ -2,7 +2,10 @@
  * api/routes/files.h - what the handlers of files share
  */
 #pragma once
-#include "api/streams/job.h"
+#include <jansson.h>
+
+struct call;
+struct wire_file;
 
 /* The query's "path". NULL: answered. Caller frees. */
 char *file_query_path(struct call *c, const char *otherwise);

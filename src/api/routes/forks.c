@@ -4,10 +4,15 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/streams/sse.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/uuid.h"
+#include "host/event.h"
+#include "host/host.h"
+#include "host/sandbox.h"
 
 struct forking {
 	struct call *call;

@@ -8,14 +8,21 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/io.h"
+#include "base/loop.h"
 #include "base/macro.h"
 #include "db/audit.h"
+#include "host/event.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "machine/machine.h"
 
 enum {
 	LOG_SHOWN_MAX = 1 << 20, /* bytes of a console in one answer */

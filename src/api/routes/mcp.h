@@ -2,7 +2,10 @@
  * api/routes/mcp.h - between the protocol (mcp.c) and the tools behind it (mcp_tools.c)
  */
 #pragma once
-#include "api/api_internal.h"
+#include <jansson.h>
+#include <stdbool.h>
+
+struct err;
 
 struct mcp {
 	struct call *call; /* held while a tool works */

@@ -5,12 +5,20 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "api/api.h"
+#include "api/api_internal.h"
 #include "api/routes/files.h"
 #include "api/routes/mcp.h"
 #include "api/streams/exec.h"
+#include "api/streams/job.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "base/utf8.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "wire/guest.h"
 
 enum {
 	FILE_MAX = 4 << 20, /* read in one answer */

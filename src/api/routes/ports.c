@@ -9,10 +9,16 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/api.h"
 #include "api/routes/preview_link.h"
 #include "api/streams/exec.h"
 #include "api/streams/job.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "http/server.h"
+#include "wire/guest.h"
 
 enum {
 	DECLARED_MAX = 32,

@@ -9,14 +9,21 @@
 #include <strings.h>
 #include <time.h>
 
+#include "api/api.h"
 #include "api/routes/ports.h"
 #include "api/routes/preview_link.h"
 #include "api/routes/routes.h"
 #include "api/streams/credit.h"
 #include "api/streams/job.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "host/host.h"
+#include "host/sandbox.h"
 #include "http/parse.h"
+#include "http/server.h"
+#include "machine/guest.h"
+#include "wire/guest.h"
 
 enum {
 	PROXY_WINDOW = GUEST_WINDOW,

@@ -8,6 +8,10 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/err.h"
+#include "host/sandbox.h"
+#include "template/depot.h"
+
 enum {
 	PAYLOAD_MAX = SANDBOX_ID + TENANT_MAX + PREVIEW_PATHS_MAX + 64,
 	MAC = 32,

@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "host/sandbox.h"
+#include "template/depot.h"
 
 enum {
 	PREVIEW_KEY = 32,

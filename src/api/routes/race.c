@@ -5,13 +5,18 @@
 #include <math.h>
 #include <string.h>
 
-#include "api/api_internal.h"
+#include "api/api.h"
 #include "api/routes/routes.h"
 #include "api/streams/exec.h"
 #include "api/streams/sse.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/loop.h"
 #include "base/uuid.h"
 #include "host/accept.h"
+#include "host/event.h"
+#include "host/host.h"
+#include "host/sandbox.h"
 
 enum {
 	RACE_OUTPUT_MAX = 1 << 20, /* of each stream of each command */

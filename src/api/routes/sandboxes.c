@@ -4,13 +4,18 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/macro.h"
 #include "host/checkpoint.h"
+#include "host/host.h"
 #include "host/network.h"
+#include "host/sandbox.h"
+#include "http/server.h"
 #include "http/url.h"
 
 /* ---- create ---- */

@@ -8,12 +8,17 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "machine/engine.h"
+#include "template/depot.h"
 
 /* Statuses we count one by one; the last one is the rest. */
 static const int statuses[STATUSES_MAX] = {200, 201, 202, 204, 206, 101, 304, 400, 401, 403, 404,

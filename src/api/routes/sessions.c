@@ -5,9 +5,13 @@
 #include <signal.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/routes/routes.h"
+#include "api/streams/cell.h"
 #include "api/streams/job.h"
 #include "api/streams/session.h"
+#include "base/err.h"
+#include "wire/guest.h"
 
 static void list_found(struct call *c, struct sandbox *sb, struct session *list, size_t n)
 {

@@ -4,8 +4,12 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
+#include "base/err.h"
+#include "host/host.h"
+#include "host/sandbox.h"
 
 json_t *snapshot_json(const struct host_snapshot *s)
 {

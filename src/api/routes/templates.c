@@ -7,9 +7,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "host/host.h"
+#include "template/depot.h"
 
 static json_int_t image_size(const struct template *t)
 {

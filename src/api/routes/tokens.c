@@ -5,9 +5,14 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
+#include "base/err.h"
+#include "host/host.h"
+#include "host/sandbox.h"
 #include "host/volume.h"
+#include "template/depot.h"
 
 static json_t *scopes(bool admin)
 {

@@ -8,13 +8,18 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/routes/ports.h"
 #include "api/routes/routes.h"
 #include "api/streams/credit.h"
 #include "api/streams/exec.h"
 #include "api/streams/job.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "http/server.h"
+#include "machine/guest.h"
+#include "wire/guest.h"
 
 enum {
 	SAID_MAX = 200,     /* of what sshd complains about */

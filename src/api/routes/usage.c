@@ -7,12 +7,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "api/api_internal.h"
+#include "api/api.h"
 #include "api/routes/routes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/loop.h"
 #include "host/guest_link.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "machine/guest.h"
+#include "wire/guest.h"
 
 enum {
 	SAMPLE_MS = 200,

@@ -8,8 +8,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
+#include "base/err.h"
+#include "host/host.h"
+#include "host/sandbox.h"
 
 /* Who has it? A fork's private copy is not it. */
 static json_t *mounted_by(struct call *c, const char *name)

@@ -12,7 +12,14 @@
 #include "api/streams/job.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "base/utf8.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "machine/guest.h"
+#include "wire/guest.h"
 
 enum {
 	CELL_WINDOW = GUEST_WINDOW,

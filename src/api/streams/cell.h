@@ -7,7 +7,13 @@
  * lets one stream feed a command, others wait for their turn.
  */
 #pragma once
-#include "api/api.h"
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+struct host;
+struct sandbox;
 
 enum {
 	SESSION_ID_MAX = 32,

@@ -2,6 +2,7 @@
 
 #include "api/streams/exec.h"
 #include "api/streams/job.h"
+#include "wire/guest.h"
 
 void credit_pay(void *credit)
 {

@@ -5,7 +5,6 @@
  */
 #pragma once
 #include "api/api.h"
-#include "base/utf8.h"
 #include "wire/guest.h"
 
 enum {

@@ -4,11 +4,17 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
+#include "base/err.h"
+#include "base/loop.h"
 #include "base/macro.h"
 #include "host/checkpoint.h"
 #include "host/guest_link.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "machine/guest.h"
+#include "wire/guest.h"
 
 enum {
 	PATIENCE_MS = 10000, /* when the connection stays full so long, the caller hears of it */

@@ -7,6 +7,7 @@
 #pragma once
 #include "api/api.h"
 #include "machine/guest.h"
+#include "wire/guest.h"
 
 struct job;
 

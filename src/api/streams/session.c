@@ -5,12 +5,18 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "api/api.h"
 #include "api/routes/detached.h"
+#include "api/streams/cell.h"
 #include "api/streams/exec.h"
-#include "api/streams/job.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "base/utf8.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "template/depot.h"
 #include "template/template.h"
 
 enum {

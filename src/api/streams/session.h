@@ -3,7 +3,13 @@
  * What is made or taken answers the call itself when it cannot be had. Loop thread only.
  */
 #pragma once
+#include <jansson.h>
+#include <stdbool.h>
+
 #include "api/streams/cell.h"
+
+struct call;
+struct sandbox;
 
 struct language {
 	const char *names[5]; /* the first is what we call it */

@@ -3,7 +3,11 @@
 #include <openssl/evp.h>
 #include <string.h>
 
+#include "api/api.h"
+#include "api/streams/credit.h"
 #include "base/cleanup.h"
+#include "base/err.h"
+#include "base/utf8.h"
 
 static const char *const names[2] = {"stdout", "stderr"};
 

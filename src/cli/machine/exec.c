@@ -11,9 +11,13 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "cli/cli.h"
 #include "cli/machine/machine_internal.h"
+#include "machine/guest.h"
+#include "machine/machine.h"
+#include "wire/guest.h"
 
 struct screen {
 	struct termios saved;

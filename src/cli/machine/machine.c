@@ -14,12 +14,17 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
 #include "cli/cli.h"
 #include "cli/machine/machine_internal.h"
 #include "engine/engines.h"
 #include "jail/jail.h"
+#include "layers/set.h"
+#include "layers/snapshot.h"
+#include "machine/engine.h"
+#include "machine/machine.h"
 
 static const char usage[] =
     "usage: panda machine VERB [OPTION]... [--] [ARG]...\n"

@@ -2,6 +2,8 @@
  * cli/machine/machine_internal.h - between the files of 'panda machine'
  */
 #pragma once
+#include "layers/snapshot.h"
+#include "machine/engine.h"
 #include "machine/machine.h"
 
 enum { FORKS_MAX = 1000 };

@@ -12,6 +12,7 @@
 #include "base/macro.h"
 #include "cli/cli.h"
 #include "cli/machine/machine_internal.h"
+#include "machine/engine.h"
 
 enum {
 	MEMORY_DEFAULT_MIB = 512,

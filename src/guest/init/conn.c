@@ -11,6 +11,8 @@
 #include "base/cleanup.h"
 #include "base/macro.h"
 #include "guest/init/agent.h"
+#include "guest/init/list.h"
+#include "wire/guest.h"
 
 /* ---- output ---- */
 

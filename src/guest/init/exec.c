@@ -13,6 +13,10 @@
 
 #include "base/cleanup.h"
 #include "base/macro.h"
+#include "guest/init/agent.h"
+#include "guest/init/list.h"
+#include "guest/init/sink.h"
+#include "wire/guest.h"
 
 #ifndef TIOCGPTPEER
 #define TIOCGPTPEER _IO('T', 0x41)

@@ -13,7 +13,9 @@
 #include <sys/resource.h>
 
 #include "guest/init/agent.h"
+#include "guest/init/list.h"
 #include "guest/init/sink.h"
+#include "wire/guest.h"
 
 /* The last bytes of an endless stream; offsets count from its beginning. */
 struct ring {

@@ -11,7 +11,11 @@
 #include <unistd.h>
 
 #include "base/macro.h"
+#include "guest/init/agent.h"
 #include "guest/init/exec.h"
+#include "guest/init/list.h"
+#include "guest/init/sink.h"
+#include "wire/guest.h"
 
 static int send_signal(struct exec *x, const struct wire_signal *m)
 {

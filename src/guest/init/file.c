@@ -14,6 +14,8 @@
 #include "base/cleanup.h"
 #include "base/macro.h"
 #include "guest/init/agent.h"
+#include "guest/init/list.h"
+#include "wire/guest.h"
 
 enum {
 	WRITE_AHEAD = WIRE_WINDOW_MAX - WIRE_WINDOW,

@@ -15,6 +15,8 @@
 #include "base/cleanup.h"
 #include "base/macro.h"
 #include "guest/init/agent.h"
+#include "guest/init/list.h"
+#include "wire/guest.h"
 
 enum {
 	REMOVE_STEP = 256, /* names removed per turn of the loop */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
 #include "guest/init/exec.h"
 
 enum {

@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "guest/init/agent.h"
+#include "guest/init/list.h"
 
 #define PANDA_CHAN_ACCEPT _IO('P', 1)
 

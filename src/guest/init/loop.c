@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "guest/init/list.h"
 
 void agent_log(struct agent *a, const char *fmt, ...)
 {

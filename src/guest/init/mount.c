@@ -19,6 +19,7 @@
 #include "base/cleanup.h"
 #include "base/macro.h"
 #include "guest/init/agent.h"
+#include "wire/guest.h"
 
 /* A path of its own: not the root, and nothing that holds the machine together. */
 static bool path_usable(const struct wire_str *path)

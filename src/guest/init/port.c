@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "guest/init/agent.h"
+#include "guest/init/list.h"
 #include "guest/init/sink.h"
+#include "wire/guest.h"
 
 struct port_stream {
 	struct stream s;

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "guest/init/agent.h"
 #include "guest/init/exec.h"
+#include "wire/guest.h"
 
 enum {
 	GROUPS_MAX = 64,

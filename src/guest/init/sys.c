@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/macro.h"
 #include "guest/init/agent.h"
+#include "wire/guest.h"
 
 static ssize_t read_text(const char *path, char *buf, size_t n)
 {

@@ -16,6 +16,8 @@
 #include "base/cleanup.h"
 #include "base/macro.h"
 #include "guest/init/agent.h"
+#include "guest/init/list.h"
+#include "wire/guest.h"
 
 enum {
 	MASK = IN_CREATE | IN_MODIFY | IN_CLOSE_WRITE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |

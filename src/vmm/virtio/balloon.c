@@ -5,6 +5,11 @@
 #include <linux/virtio_ids.h>
 
 #include "base/macro.h"
+#include "vmm/mem.h"
+#include "vmm/ram.h"
+#include "vmm/state.h"
+#include "vmm/virtio/mmio.h"
+#include "vmm/virtio/queue.h"
 
 /* Queues that stand for features which were not taken are left out, the others move up. */
 enum { INFLATE, DEFLATE, STATS, REPORTS };

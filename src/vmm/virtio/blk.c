@@ -7,6 +7,10 @@
 #include <stdio.h>
 
 #include "base/macro.h"
+#include "vmm/disk.h"
+#include "vmm/index.h"
+#include "vmm/virtio/mmio.h"
+#include "vmm/virtio/queue.h"
 
 enum {
 	SECTOR = 512,

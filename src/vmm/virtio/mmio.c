@@ -4,6 +4,9 @@
 #include <linux/virtio_config.h>
 #include <linux/virtio_mmio.h>
 
+#include "vmm/state.h"
+#include "vmm/virtio/queue.h"
+
 enum { VENDOR = 0x41444e50 }; /* "PNDA" */
 
 static void reset_queues(struct vdev *v)

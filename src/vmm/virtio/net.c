@@ -6,7 +6,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/loop.h"
 #include "base/macro.h"
+#include "vmm/virtio/mmio.h"
+#include "vmm/virtio/queue.h"
 
 enum {
 	RX,

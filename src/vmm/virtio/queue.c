@@ -4,6 +4,7 @@
 #include <linux/virtio_ring.h>
 
 #include "base/macro.h"
+#include "vmm/mem.h"
 
 bool queue_usable(const struct queue *q)
 {

@@ -4,6 +4,8 @@
 #include <sys/random.h>
 
 #include "base/macro.h"
+#include "vmm/virtio/mmio.h"
+#include "vmm/virtio/queue.h"
 
 enum { AT_ONCE = 4096 }; /* of one request: who wants more asks again */
 

@@ -8,7 +8,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/loop.h"
 #include "base/macro.h"
+#include "vmm/mem.h"
+#include "vmm/state.h"
+#include "vmm/virtio/mmio.h"
+#include "vmm/virtio/queue.h"
 #include "vmm/vm.h"
 
 enum {

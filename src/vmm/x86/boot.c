@@ -3,6 +3,8 @@
 #include <asm/bootparam.h>
 #include <errno.h>
 
+#include "vmm/mem.h"
+
 enum {
 	E820_RAM = 1,
 	E820_RESERVED = 2,

@@ -3,6 +3,8 @@
 #include <elf.h>
 #include <errno.h>
 
+#include "vmm/mem.h"
+
 enum { SEGMENTS_MAX = 32 };
 
 #define LOAD_FROM (1ull << 20)

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "layers/map.h"
 #include "layers/squash.h"
 
 enum { PAGES = 37 };

@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/macro.h"
+#include "cli/cli.h"
 #include "cli/completion.h"
 
 static char *completion_of(const char *shell)

@@ -16,12 +16,18 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "db/sandboxes.h"
 #include "db/snapshots.h"
 #include "db/volumes.h"
+#include "host/checkpoint.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/op.h"
+#include "host/rewind.h"
+#include "host/volume.h"
 
 enum { TURN_MS = 2, SLOTS_AT = 64 << 10 };
 

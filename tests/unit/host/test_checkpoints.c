@@ -7,7 +7,10 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "host/checkpoint.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/rewind.h"
 
 static void remember_and_take(struct bed *b, struct sandbox *sb, const char *word, const char *name,
                               char id[37])

@@ -14,11 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/io.h"
 #include "base/macro.h"
 #include "host/archive.h"
 #include "host/diff.h"
 #include "host/host_internal.h"
+#include "host/volume.h"
 #include "template/build.h"
 
 struct scene {

@@ -11,7 +11,9 @@
 #include "base/clock.h"
 #include "base/macro.h"
 #include "host/guest_link.h"
+#include "host/host.h"
 #include "host/host_internal.h"
+#include "host/rewind.h"
 
 struct call {
 	struct bed *bed;

@@ -16,6 +16,8 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "host/host_internal.h"
+#include "host/op.h"
+#include "layers/map.h"
 
 enum { OPS = 4 };
 

@@ -3,6 +3,8 @@
  * connection ends. And their well-formed neighbours, which are served.
  */
 #include "bed.h"
+#include "http/parse.h"
+#include "http/server.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -32,6 +32,7 @@
 #include "base/io.h"
 #include "base/macro.h"
 #include "net/net_internal.h"
+#include "net/nl.h"
 
 enum {
 	SLOTS = 1100,
