@@ -4,9 +4,14 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
+#include "base/bucket.h"
 #include "base/cleanup.h"
+#include "base/loop.h"
 #include "base/macro.h"
+#include "host/host.h"
+#include "http/server.h"
 
 const char *auth_bearer(const char *header)
 {

@@ -9,10 +9,14 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "db/tokens.h"
+#include "host/host.h"
+#include "template/depot.h"
 
 bool token_well_formed(const char *text)
 {

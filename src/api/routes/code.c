@@ -6,13 +6,16 @@
 #include <string.h>
 #include <strings.h>
 
+#include "api/api.h"
 #include "api/routes/routes.h"
 #include "api/streams/cell.h"
 #include "api/streams/exec.h"
 #include "api/streams/output.h"
 #include "api/streams/session.h"
 #include "api/streams/sse.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "base/utf8.h"
 
 enum {
 	TIMEOUT_MAX_MS = 24 * 3600 * 1000,

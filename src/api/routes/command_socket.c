@@ -5,13 +5,18 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/json_in.h"
 #include "api/routes/routes.h"
 #include "api/routes/websocket.h"
 #include "api/streams/credit.h"
 #include "api/streams/exec.h"
 #include "api/streams/sse.h"
+#include "base/err.h"
 #include "base/utf8.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "http/ws.h"
 
 enum {
 	MUX_MAX = 64, /* commands in flight on one socket */

@@ -6,6 +6,7 @@
 
 #include "api/api_internal.h"
 #include "api/routes/sandbox_spec.h"
+#include "base/err.h"
 #include "base/macro.h"
 #include "host/network.h"
 

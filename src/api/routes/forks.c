@@ -6,6 +6,7 @@
 
 #include "api/api.h"
 #include "api/api_internal.h"
+#include "api/routes/routes.h"
 #include "api/streams/sse.h"
 #include "base/clock.h"
 #include "base/err.h"

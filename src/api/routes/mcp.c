@@ -7,10 +7,15 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
+#include "api/api_internal.h"
 #include "api/json_in.h"
 #include "api/streams/sse.h"
+#include "base/bucket.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "http/server.h"
 #include "wire/rpc.h"
 
 #define PROTOCOL_SANDBOX   "2024-11-05"

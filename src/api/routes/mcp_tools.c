@@ -443,7 +443,7 @@ static void created(void *arg, const struct err *e, struct sandbox *sb)
 	struct mcp *m = arg;
 
 	if (!e && !m->call->req) {
-		host_kill(m->call->host, sb, "nobody waited for it", NULL, NULL);
+		host_kill(m->call->host, sb, "its client went away", NULL, NULL);
 		mcp_result(m, json_string(""), true); /* goes nowhere, and frees */
 	} else if (e) {
 		mcp_failed(m, e);

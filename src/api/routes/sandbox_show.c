@@ -3,8 +3,11 @@
  */
 #include <string.h>
 
+#include "api/api.h"
 #include "api/api_internal.h"
 #include "api/streams/sse.h"
+#include "host/host.h"
+#include "host/sandbox.h"
 
 static json_t *show_metadata(const json_t *m)
 {

@@ -7,7 +7,9 @@
 
 #include "api/api_internal.h"
 #include "api/routes/sandbox_spec.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "host/sandbox.h"
 
 enum {
 	METADATA_MAX = 64, /* entries */

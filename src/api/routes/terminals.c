@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/json_in.h"
 #include "api/routes/routes.h"
 #include "api/routes/websocket.h"
@@ -13,7 +14,9 @@
 #include "api/streams/exec.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/macro.h"
+#include "http/ws.h"
 
 enum {
 	OUT_PIECE = 32 * 1024,

@@ -3,7 +3,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "base/cleanup.h"
+#include "http/server.h"
+#include "http/ws.h"
 
 void ws_json(struct ws *w, json_t *j)
 {

@@ -1,5 +1,9 @@
 #include "api/streams/body.h"
 
+#include "api/api.h"
+#include "api/streams/job.h"
+#include "http/server.h"
+
 static void body_feed_step(struct body_feed *p)
 {
 	size_t n = p->j ? job_send(p->j, p->rest, p->left) : p->left;

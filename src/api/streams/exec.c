@@ -9,6 +9,12 @@
 #include "api/streams/job.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "host/event.h"
+#include "host/host.h"
+#include "host/sandbox.h"
+#include "machine/guest.h"
+#include "wire/guest.h"
 
 struct exec_job {
 	struct job *job;

@@ -4,9 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/streams/exec.h"
 #include "base/cleanup.h"
+#include "base/err.h"
+#include "host/host.h"
+#include "host/sandbox.h"
 #include "machine/guest.h"
+#include "template/depot.h"
 #include "template/template.h"
+#include "wire/guest.h"
 
 enum {
 	COLLECT_WINDOW = GUEST_WINDOW,

@@ -6,6 +6,7 @@
  */
 #pragma once
 #include "api/streams/exec.h"
+#include "wire/guest.h"
 
 struct exec_message {
 	struct wire_exec m;

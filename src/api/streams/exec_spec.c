@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/streams/exec.h"
+#include "base/err.h"
 #include "base/macro.h"
 
 enum {
