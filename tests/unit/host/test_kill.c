@@ -281,6 +281,7 @@ static void its_time_may_be_up_while_no_pandad_runs(void **state)
 }
 
 /* Its owner asked for nothing for idle_s. */
+/* On a host that runs for longer than that: mono_ms() counts from its start. */
 static void let_it_be_idle(struct sandbox *sb, uint64_t seconds)
 {
 	sb->active_ms = mono_ms() - seconds * 1000;
@@ -320,16 +321,16 @@ static void one_that_is_busy_persistent_or_asleep_is_not_idle(void **state)
 	assert_true(busy && asleep && persistent && ttl);
 	host_busy(b->host, busy);
 	assert_int_equal(bed_hibernate(b, asleep), 0);
-	let_it_be_idle(busy, 500);
-	let_it_be_idle(persistent, 500);
-	let_it_be_idle(asleep, 500);
-	let_it_be_idle(ttl, 500);
+	let_it_be_idle(busy, 61);
+	let_it_be_idle(persistent, 61);
+	let_it_be_idle(asleep, 61);
+	let_it_be_idle(ttl, 61);
 	bed_until(b, busy->timer.at_ms > mono_ms() && !persistent->timer.slot &&
 	                 !asleep->timer.slot && ttl->timer.at_ms > mono_ms());
 	assert_int_equal(b->host->count, 4);
 	/* No more busy: from now on it counts again. */
 	host_idle(b->host, busy->id);
-	let_it_be_idle(busy, 500);
+	let_it_be_idle(busy, 61);
 	bed_until(b, b->host->count == 3);
 }
 
@@ -362,7 +363,7 @@ static void a_paused_one_is_not_put_to_sleep(void **state)
 	sb = bed_create(b, &spec);
 	assert_non_null(sb);
 	assert_int_equal(bed_pause(b, sb), 0);
-	let_it_be_idle(sb, 500);
+	let_it_be_idle(sb, 61);
 	bed_until(b, !sb->timer.slot);
 	assert_int_equal(sb->state, SANDBOX_PAUSED);
 }
