@@ -20,13 +20,13 @@ enum {
 };
 
 /* What is left to read; a failed read makes it bad, and it stays so. */
-struct reader {
+struct dns_reader {
 	const uint8_t *buf;
 	size_t n, at;
 	bool bad;
 };
 
-static uint16_t get16(struct reader *r)
+static uint16_t get16(struct dns_reader *r)
 {
 	uint16_t v;
 
@@ -39,14 +39,14 @@ static uint16_t get16(struct reader *r)
 	return v;
 }
 
-static uint32_t get32(struct reader *r)
+static uint32_t get32(struct dns_reader *r)
 {
 	uint32_t hi = get16(r);
 
 	return hi << 16 | get16(r);
 }
 
-static void skip(struct reader *r, size_t n)
+static void skip(struct dns_reader *r, size_t n)
 {
 	if (r->bad || r->n - r->at < n)
 		r->bad = true;
@@ -65,7 +65,7 @@ static bool name_byte(uint8_t c)
  * moves behind it. text may be NULL: then any bytes will do. The root is an empty text. wire, when
  * wanted, gets the bytes as they are.
  */
-static void get_name(struct reader *r, char *text, uint8_t *wire, size_t *wire_len)
+static void get_name(struct dns_reader *r, char *text, uint8_t *wire, size_t *wire_len)
 {
 	size_t at = r->at, out = 0, total = 1, lowest = r->at;
 	bool jumped = false;
@@ -136,7 +136,7 @@ bad:
 
 int dns_parse_query(const uint8_t *buf, size_t n, struct dns_question *ret)
 {
-	struct reader r = {.buf = buf, .n = n};
+	struct dns_reader r = {.buf = buf, .n = n};
 	struct dns_question q = {.udp_max = DNS_UDP_MIN};
 	uint16_t flags, qd, an, ns, ar;
 
@@ -183,7 +183,7 @@ int dns_parse_query(const uint8_t *buf, size_t n, struct dns_question *ret)
 	return 0;
 }
 
-struct record {
+struct dns_record {
 	char owner[DNS_NAME_MAX + 1];
 	uint16_t type;
 	uint32_t ttl;
@@ -193,9 +193,9 @@ struct record {
 
 /* The next record; what it says matters only for A and CNAME. Owners of others may have any
  * bytes. */
-static void get_record(struct reader *r, struct record *ret)
+static void get_record(struct dns_reader *r, struct dns_record *ret)
 {
-	struct reader before = *r;
+	struct dns_reader before = *r;
 	uint16_t class, len;
 	size_t end;
 
@@ -235,11 +235,11 @@ static void get_record(struct reader *r, struct record *ret)
 
 /* Walks the answer section from its start and adds what is said about the last name of the
  * chain. */
-static int follow(struct reader r, size_t count, const char *name, struct dns_answer *a)
+static int follow(struct dns_reader r, size_t count, const char *name, struct dns_answer *a)
 {
 	const char *cur = name;
-	struct reader start = r;
-	struct record rec;
+	struct dns_reader start = r;
+	struct dns_record rec;
 
 	/* Each turn finds the CNAME of cur; servers put them in any order. */
 	for (;;) {
@@ -276,11 +276,11 @@ static int follow(struct reader r, size_t count, const char *name, struct dns_an
 int dns_parse_answer(const uint8_t *buf, size_t n, uint16_t id, const char *name, uint16_t type,
                      struct dns_answer *ret)
 {
-	struct reader r = {.buf = buf, .n = n}, answers;
+	struct dns_reader r = {.buf = buf, .n = n}, answers;
 	char asked[DNS_NAME_MAX + 1];
 	uint8_t wire[DNS_WIRE_NAME_MAX];
 	uint16_t flags, qd, an, t, class;
-	struct record rec;
+	struct dns_record rec;
 	size_t wire_len;
 	int rc = 0;
 

@@ -76,7 +76,7 @@ int make_socket(int host_ns, int ns, int type, int *ret);
 int make_nft(const char *nft, const char *text, char why[MAKE_WHY]);
 
 /* Host: our tables, and forwarding of wan. */
-struct host {
+struct wan {
 	const char *nft;
 	uint32_t base;
 	unsigned prefix;
@@ -84,10 +84,10 @@ struct host {
 	bool forward_ours; /* forwarding of wan was off before us */
 };
 
-int net_host_open(struct host *h, char why[MAKE_WHY]);
-void net_host_close(const struct host *h); /* when no slot of any pandad is left on this host */
+int wan_open(struct wan *h, char why[MAKE_WHY]);
+void wan_close(const struct wan *h); /* when no slot of any pandad is left on this host */
 
 /* Texts for nft; the caller frees. NULL: no memory. */
 char *rules_slot(const struct make_plan *p);
-char *rules_host(const struct host *h);
-extern const char rules_host_gone[];
+char *rules_wan(const struct wan *h);
+extern const char rules_wan_gone[];

@@ -113,7 +113,7 @@ static int open_all(struct net *n, const struct net_config *c, struct err *e)
 	if (c->wan)
 		memcpy(n->host.wan, c->wan, strlen(c->wan));
 	n->host_opened = true; /* also half */
-	r = net_host_open(&n->host, why);
+	r = wan_open(&n->host, why);
 	if (r < 0)
 		return err_set(e, -r, "net_unavailable", "no network for sandboxes: %s", why);
 	r = ahead_open(n);
@@ -164,7 +164,7 @@ void net_free(struct net *n)
 	}
 	ahead_close(n);
 	if (n->host_opened)
-		net_host_close(&n->host);
+		wan_close(&n->host);
 	range_free(n->range);
 	upstream_free(n->up);
 	nl_batch_free(n->batch);

@@ -75,7 +75,7 @@ struct net {
 	struct net_config config;
 	char *nft;
 	struct range *range;
-	struct host host;
+	struct wan host;
 	int host_ns;
 	struct make_own own; /* the maker's */
 	struct pool *maker, *breaker;
@@ -97,7 +97,7 @@ struct net {
 	bool host_opened;
 };
 
-/* ahead.c: slots made before a sandbox wants them, and unmade. */
+/* prepare.c: slots made before a sandbox wants them, and unmade. */
 void ahead_init(struct net *n);
 int ahead_open(struct net *n); /* -errno: no threads */
 /* Free slots are unmade, jobs waited for. Also after a failed ahead_open(). */
@@ -118,10 +118,10 @@ void slot_link(struct net_slot **list, struct net_slot *s);
 void slot_unlink(struct net_slot *s);
 void slot_quiet(struct net_slot *s); /* nothing of the slot is on the loop after this */
 void slot_free(struct net_slot *s);  /* the last of it, on the loop */
-/* ahead.c: unmakes it on a thread. The slot is in no list and has nothing on the loop any more. */
+/* prepare.c: unmakes it on a thread. The slot is in no list and has nothing on the loop any more. */
 void slot_undo(struct net_slot *s);
 
-/* names.c: the resolver's ear in each slot. */
+/* resolver.c: the resolver's ear in each slot. */
 int names_listen(struct net_slot *s);
 void names_stop(struct net_slot *s);
 

@@ -571,14 +571,14 @@ int nl_flow_cut(struct mnl_socket *nf, bool (*cut)(void *arg, const struct nl_fl
 	return r < 0 ? r : (int)c.n;
 }
 
-struct each {
+struct nf_each {
 	void (*fn)(void *arg, const struct nl_flow *f);
 	void *arg;
 };
 
 static int each_cb(const struct nlmsghdr *h, void *arg)
 {
-	const struct each *e = arg;
+	const struct nf_each *e = arg;
 	struct nl_flow f;
 
 	if (nl_parse_flow(h, &f) == 0)
@@ -588,7 +588,7 @@ static int each_cb(const struct nlmsghdr *h, void *arg)
 
 int nl_flow_each(struct mnl_socket *nf, void (*fn)(void *arg, const struct nl_flow *f), void *arg)
 {
-	struct each e = {.fn = fn, .arg = arg};
+	struct nf_each e = {.fn = fn, .arg = arg};
 
 	return flow_dump(nf, each_cb, &e);
 }

@@ -37,7 +37,7 @@ enum relay_state {
 };
 
 /* One direction: bytes taken from `from` that `to` did not take yet. */
-struct stream {
+struct relay_stream {
 	uint8_t *buf;
 	size_t at, n;
 	bool ended; /* from has no more */
@@ -55,7 +55,7 @@ struct relay {
 	int guest, world;
 	struct loop_io guest_io, world_io;
 	struct loop_timer late;
-	struct stream up, down;
+	struct relay_stream up, down;
 };
 
 static void event(struct relay *r, enum net_verdict verdict, const char *why)
@@ -112,7 +112,7 @@ static void relay_end(struct relay *r, bool abrupt)
 
 /* Writes what is held, then reads and writes on. -EAGAIN: to is full. -EIO: over. 0: from has no
  * more now. */
-static int pump(struct stream *st, int from, int to)
+static int pump(struct relay_stream *st, int from, int to)
 {
 	static uint8_t chunk[CHUNK]; /* one thread */
 	size_t turn = 0;
@@ -160,7 +160,7 @@ static int pump(struct stream *st, int from, int to)
 	return 0;
 }
 
-static uint32_t wants(const struct stream *in, const struct stream *out)
+static uint32_t wants(const struct relay_stream *in, const struct relay_stream *out)
 {
 	return (in->ended || in->n ? 0 : EPOLLIN) | (out->n ? EPOLLOUT : 0);
 }

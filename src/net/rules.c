@@ -261,7 +261,7 @@ char *rules_slot(const struct make_plan *p)
 	return format(SLOT, closed, inner, p->conns_max, p->conns_max);
 }
 
-char *rules_host(const struct host *h)
+char *rules_wan(const struct wan *h)
 {
 	autofree char *closed = closed_list(NULL);
 	char base[ADDR_TEXT];
@@ -273,6 +273,6 @@ char *rules_host(const struct host *h)
 }
 
 /* Named first, so that deleting never fails. */
-const char rules_host_gone[] = "table inet panda_net\ndelete table inet panda_net\n"
-			       "table ip panda_nat\ndelete table ip panda_nat\n"
-			       "table inet panda_fwd\ndelete table inet panda_fwd\n";
+const char rules_wan_gone[] = "table inet panda_net\ndelete table inet panda_net\n"
+			      "table ip panda_nat\ndelete table ip panda_nat\n"
+			      "table inet panda_fwd\ndelete table inet panda_fwd\n";

@@ -22,11 +22,11 @@ enum {
 
 /* An answer we keep: the struct without the room it does not use would be smaller, but it is
  * simple. */
-struct entry {
+struct upstream_entry {
 	char key[KEY_MAX];
 	uint64_t until_ms;
 	struct dns_answer answer;
-	struct entry *newer, *older;
+	struct upstream_entry *newer, *older;
 };
 
 struct query {
@@ -51,7 +51,7 @@ struct upstream {
 	size_t n_servers;
 	struct upstream_server servers[8];
 	struct dict *cache, *pending;
-	struct entry *newest, *oldest;
+	struct upstream_entry *newest, *oldest;
 	unsigned queries;
 	struct query *all;
 	uint8_t buf[DNS_MESSAGE_MAX];
@@ -82,13 +82,13 @@ int upstream_new(struct loop *l, const struct upstream_server *servers, size_t n
 	return 0;
 }
 
-static void entry_unlink(struct upstream *u, struct entry *e)
+static void entry_unlink(struct upstream *u, struct upstream_entry *e)
 {
 	*(e->newer ? &e->newer->older : &u->newest) = e->older;
 	*(e->older ? &e->older->newer : &u->oldest) = e->newer;
 }
 
-static void entry_first(struct upstream *u, struct entry *e)
+static void entry_first(struct upstream *u, struct upstream_entry *e)
 {
 	e->newer = NULL;
 	e->older = u->newest;
@@ -96,7 +96,7 @@ static void entry_first(struct upstream *u, struct entry *e)
 	u->newest = e;
 }
 
-static void entry_free(struct upstream *u, struct entry *e)
+static void entry_free(struct upstream *u, struct upstream_entry *e)
 {
 	dict_del(u->cache, e->key);
 	entry_unlink(u, e);
@@ -150,7 +150,7 @@ int upstream_cached(struct upstream *u, const char *name, uint16_t type, struct 
 {
 	uint64_t now = loop_now_ms(u->loop);
 	char key[KEY_MAX];
-	struct entry *e;
+	struct upstream_entry *e;
 
 	make_key(name, type, key);
 	e = dict_get(u->cache, key);
@@ -170,7 +170,7 @@ int upstream_cached(struct upstream *u, const char *name, uint16_t type, struct 
 /* Not kept when there is no memory: then it is asked again. */
 static void keep(struct upstream *u, const char *key, const struct dns_answer *a, uint32_t ttl_s)
 {
-	struct entry *e = dict_get(u->cache, key);
+	struct upstream_entry *e = dict_get(u->cache, key);
 
 	if (e)
 		entry_free(u, e);

@@ -1,3 +1,6 @@
+/*
+ * net/wan.c - what slots share on the host: our tables, and forwarding of the way out
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/netlink.h>
@@ -12,94 +15,16 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/io.h"
 #include "net/make.h"
 #include "net/nl.h"
 
-enum {
-	NFT_MS = 10 * 1000, /* it takes 5 ms; a caller shall not wait for ever */
-};
-
-/* Without pidfds it is waited for as long as it takes. */
-static bool ends_in_time(pid_t pid)
-{
-	autoclose int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-	struct pollfd p = {.fd = fd, .events = POLLIN};
-	uint64_t end = mono_ms() + NFT_MS, now;
-
-	while (fd >= 0 && (now = mono_ms()) < end)
-		if (poll(&p, 1, (int)(end - now)) > 0)
-			return true;
-	return fd < 0;
-}
-
-int make_nft(const char *nft, const char *text, char why[MAKE_WHY])
-{
-	char *argv[] = {(char *)nft, "-f", "-", NULL},
-	     *envp[] = {"PATH=/usr/sbin:/sbin", "LC_ALL=C", NULL};
-	autoclose int in = memfd_create("nft-in", MFD_CLOEXEC),
-		      out = memfd_create("nft-out", MFD_CLOEXEC);
-	posix_spawn_file_actions_t acts;
-	posix_spawnattr_t attr;
-	sigset_t none;
-	bool hung;
-	int r, status;
-	char said[120];
-	ssize_t n;
-	pid_t pid;
-
-	snprintf(why, MAKE_WHY, "cannot run %s", nft);
-	if (in < 0 || out < 0)
-		return -errno;
-	r = io_pwrite_full(in, text, strlen(text), 0);
-	if (r < 0)
-		return r;
-	sigemptyset(&none);
-	if (posix_spawn_file_actions_init(&acts))
-		return -ENOMEM;
-	if (posix_spawnattr_init(&attr)) {
-		posix_spawn_file_actions_destroy(&acts);
-		return -ENOMEM;
-	}
-	r = posix_spawn_file_actions_adddup2(&acts, in, 0);
-	r = r ? r : posix_spawn_file_actions_adddup2(&acts, out, 1);
-	r = r ? r : posix_spawn_file_actions_adddup2(&acts, out, 2);
-	r = r ? r : posix_spawnattr_setsigmask(&attr, &none);
-	r = r ? r : posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
-	r = r ? r : posix_spawn(&pid, nft, &acts, &attr, argv, envp);
-	posix_spawn_file_actions_destroy(&acts);
-	posix_spawnattr_destroy(&attr);
-	if (r) {
-		snprintf(why, MAKE_WHY, "cannot run %s: %s (install the package nftables)", nft,
-		         strerror(r));
-		return -r;
-	}
-	hung = !ends_in_time(pid);
-	if (hung)
-		kill(pid, SIGKILL);
-	while (waitpid(pid, &status, 0) < 0)
-		if (errno != EINTR)
-			return -errno;
-	if (hung) {
-		snprintf(why, MAKE_WHY, "%s did not end within %d s", nft, NFT_MS / 1000);
-		return -ETIMEDOUT;
-	}
-	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-		return 0;
-	n = pread(out, said, sizeof(said) - 1, 0);
-	said[n > 0 ? n : 0] = '\0';
-	said[strcspn(said, "\n")] = '\0';
-	snprintf(why, MAKE_WHY, "%s refused the rules: %s", nft, said);
-	return -EIO;
-}
-
-static void forward_path(const struct host *h, char ret[80])
+static void forward_path(const struct wan *h, char ret[80])
 {
 	snprintf(ret, 80, "/proc/sys/net/ipv4/conf/%s/forwarding", h->wan);
 }
 
-static int find_wan(struct host *h, char why[MAKE_WHY])
+static int find_wan(struct wan *h, char why[MAKE_WHY])
 {
 	struct mnl_socket *s;
 	uint32_t index;
@@ -126,7 +51,7 @@ static int find_wan(struct host *h, char why[MAKE_WHY])
  * alone, and a table beside it says that all else which comes in there is still not forwarded. That
  * table is also the note, for the pandad that closes, that it was us.
  */
-static int open_wan(struct host *h, char why[MAKE_WHY])
+static int open_wan(struct wan *h, char why[MAKE_WHY])
 {
 	autofree char *now = NULL, *rules = NULL;
 	char path[80];
@@ -166,7 +91,7 @@ static int open_wan(struct host *h, char why[MAKE_WHY])
 	return 0;
 }
 
-int net_host_open(struct host *h, char why[MAKE_WHY])
+int wan_open(struct wan *h, char why[MAKE_WHY])
 {
 	autofree char *rules = NULL;
 	int r;
@@ -174,7 +99,7 @@ int net_host_open(struct host *h, char why[MAKE_WHY])
 	r = find_wan(h, why);
 	if (r < 0)
 		return r;
-	rules = rules_host(h);
+	rules = rules_wan(h);
 	if (!rules)
 		return -ENOMEM;
 	r = make_nft(h->nft, rules, why);
@@ -183,7 +108,7 @@ int net_host_open(struct host *h, char why[MAKE_WHY])
 	return h->wan[0] ? open_wan(h, why) : 0;
 }
 
-void net_host_close(const struct host *h)
+void wan_close(const struct wan *h)
 {
 	char why[MAKE_WHY], path[80];
 	struct mnl_socket *s;
@@ -201,5 +126,5 @@ void net_host_close(const struct host *h)
 		forward_path(h, path);
 		io_write_file(AT_FDCWD, path, "0");
 	}
-	make_nft(h->nft, rules_host_gone, why);
+	make_nft(h->nft, rules_wan_gone, why);
 }

@@ -1,5 +1,5 @@
 /*
- * net/ahead.c - slots are made before a sandbox wants them, and unmade on threads of their own
+ * net/prepare.c - slots are made before a sandbox wants them, and unmade on threads of their own
  */
 #include <errno.h>
 #include <string.h>
