@@ -214,7 +214,7 @@ static void preflight(struct call *c)
 static void dispatch(struct call *c)
 {
 	const char *method = http_method(c->req);
-	struct match m;
+	struct route_match m;
 	int r = route_find(method, http_path(c->req), &m);
 
 	if (strcmp(method, "OPTIONS") == 0 && (r < 0 || m.route->scope != SCOPE_NONE)) {

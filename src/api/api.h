@@ -136,7 +136,7 @@ bool call_bool(struct call *c, const char *key, bool otherwise, bool *ret);
 
 /* Objects as the API shows them. */
 json_t *show_sandbox(struct host *h, const struct sandbox *sb);
-json_t *show_time(uint64_t wall_ms); /* RFC 3339, UTC, ms */
+json_t *json_time(uint64_t wall_ms); /* RFC 3339, UTC, ms */
 
 struct api_config {
 	const char *preview_suffix;      /* NULL: no preview host names */

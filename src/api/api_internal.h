@@ -36,7 +36,7 @@ enum {
 
 /* ---- router.c ---- */
 
-struct match {
+struct route_match {
 	const struct route *route;
 	char *param[API_PARAMS_MAX];
 	char allow[80]; /* of 405 */
@@ -44,8 +44,8 @@ struct match {
 
 /* 0: found. -ENOENT: no such path. -EPERM: not with this method (allow says which). -EBADMSG: the
  * path is not well encoded. -ENOMEM. Give what was found back with match_fini(). */
-int route_find(const char *method, const char *path, struct match *ret);
-void match_fini(struct match *m);
+int route_find(const char *method, const char *path, struct route_match *ret);
+void match_fini(struct route_match *m);
 
 /* ---- token_store.c ---- */
 

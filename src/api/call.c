@@ -68,7 +68,7 @@ int api_status_of(const char *kind)
 	return 500;
 }
 
-json_t *show_time(uint64_t ms)
+json_t *json_time(uint64_t ms)
 {
 	time_t s = (time_t)(ms / 1000);
 	char date[32], text[40];

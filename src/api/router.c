@@ -15,7 +15,7 @@ struct span {
 	size_t n;
 };
 
-void match_fini(struct match *m)
+void match_fini(struct route_match *m)
 {
 	for (size_t i = 0; i < API_PARAMS_MAX; i++)
 		free(m->param[i]);
@@ -73,9 +73,9 @@ static bool method_fits(const struct route *r, const char *method)
 	       strcmp(r->method, "GET") == 0;
 }
 
-int route_find(const char *method, const char *path, struct match *ret)
+int route_find(const char *method, const char *path, struct route_match *ret)
 {
-	struct match m = {0};
+	struct route_match m = {0};
 	struct span args[API_PARAMS_MAX];
 	size_t nargs = 0, used = 0;
 

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct entry {
-	struct entry *next;
+struct dict_entry {
+	struct dict_entry *next;
 	const char *key;
 	void *value;
 };
 
 struct dict {
-	struct entry **slots;
+	struct dict_entry **slots;
 	size_t nslots, count;
 };
 
@@ -25,9 +25,9 @@ static size_t slot_of(const struct dict *d, const char *key)
 	return (size_t)(h ^ h >> 32) & (d->nslots - 1);
 }
 
-static struct entry **place_of(const struct dict *d, const char *key)
+static struct dict_entry **place_of(const struct dict *d, const char *key)
 {
-	struct entry **p = &d->slots[slot_of(d, key)];
+	struct dict_entry **p = &d->slots[slot_of(d, key)];
 
 	while (*p && strcmp((*p)->key, key) != 0)
 		p = &(*p)->next;
@@ -41,7 +41,7 @@ int dict_new(struct dict **ret)
 	if (!d)
 		return -ENOMEM;
 	d->nslots = 64;
-	d->slots = calloc(d->nslots, sizeof(struct entry *));
+	d->slots = calloc(d->nslots, sizeof(struct dict_entry *));
 	if (!d->slots) {
 		free(d);
 		return -ENOMEM;
@@ -56,7 +56,7 @@ void dict_free(struct dict *d)
 		return;
 	for (size_t i = 0; i < d->nslots; i++)
 		while (d->slots[i]) {
-			struct entry *e = d->slots[i];
+			struct dict_entry *e = d->slots[i];
 
 			d->slots[i] = e->next;
 			free(e);
@@ -68,7 +68,8 @@ void dict_free(struct dict *d)
 /* Chains that grow long are an inconvenience, no error: without memory it stays as it is. */
 static void grow(struct dict *d)
 {
-	struct entry **old = d->slots, **slots = calloc(d->nslots * 2, sizeof(struct entry *));
+	struct dict_entry **old = d->slots,
+			  **slots = calloc(d->nslots * 2, sizeof(struct dict_entry *));
 	size_t n = d->nslots;
 
 	if (!slots)
@@ -77,7 +78,7 @@ static void grow(struct dict *d)
 	d->nslots = n * 2;
 	for (size_t i = 0; i < n; i++)
 		while (old[i]) {
-			struct entry *e = old[i];
+			struct dict_entry *e = old[i];
 			size_t s = slot_of(d, e->key);
 
 			old[i] = e->next;
@@ -89,7 +90,7 @@ static void grow(struct dict *d)
 
 int dict_put(struct dict *d, const char *key, void *value)
 {
-	struct entry *e, **p;
+	struct dict_entry *e, **p;
 
 	if (d->count >= d->nslots)
 		grow(d);
@@ -99,7 +100,7 @@ int dict_put(struct dict *d, const char *key, void *value)
 	e = malloc(sizeof(*e));
 	if (!e)
 		return -ENOMEM;
-	*e = (struct entry){.key = key, .value = value};
+	*e = (struct dict_entry){.key = key, .value = value};
 	*p = e;
 	d->count++;
 	return 0;
@@ -107,14 +108,14 @@ int dict_put(struct dict *d, const char *key, void *value)
 
 void *dict_get(const struct dict *d, const char *key)
 {
-	struct entry *e = *place_of(d, key);
+	struct dict_entry *e = *place_of(d, key);
 
 	return e ? e->value : NULL;
 }
 
 void dict_del(struct dict *d, const char *key)
 {
-	struct entry **p = place_of(d, key), *e = *p;
+	struct dict_entry **p = place_of(d, key), *e = *p;
 
 	if (!e)
 		return;

@@ -90,7 +90,7 @@ static void on_wake(void *arg, uint32_t events)
 	}
 }
 
-struct call {
+struct posted_call {
 	struct loop_post post;
 	void (*fn)(void *arg);
 	void *arg;
@@ -103,7 +103,7 @@ static void call_drop(struct loop_post *p)
 
 static void call_run(struct loop_post *p)
 {
-	struct call c = *(struct call *)p;
+	struct posted_call c = *(struct posted_call *)p;
 
 	free(p);
 	c.fn(c.arg);
@@ -111,11 +111,12 @@ static void call_run(struct loop_post *p)
 
 int loop_post(struct loop *l, void (*fn)(void *arg), void *arg)
 {
-	struct call *c = malloc(sizeof(*c));
+	struct posted_call *c = malloc(sizeof(*c));
 
 	if (!c)
 		return -ENOMEM;
-	*c = (struct call){.post = {.fn = call_run, .drop = call_drop}, .fn = fn, .arg = arg};
+	*c =
+	    (struct posted_call){.post = {.fn = call_run, .drop = call_drop}, .fn = fn, .arg = arg};
 	loop_post_node(l, &c->post);
 	return 0;
 }

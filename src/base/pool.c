@@ -9,9 +9,9 @@
 #include "base/loop.h"
 #include "base/loop_internal.h"
 
-struct job {
+struct pool_job {
 	struct loop_post post; /* first: the loop hands it back */
-	struct job *next;
+	struct pool_job *next;
 	struct pool *pool;
 	void (*work)(void *arg);
 	void (*done)(void *arg);
@@ -32,7 +32,7 @@ struct pool {
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t more;
 	pthread_cond_t fewer; /* an extra thread has ended */
-	struct job *jobs, **jobs_tail;
+	struct pool_job *jobs, **jobs_tail;
 	uint64_t ended; /* jobs */
 	unsigned extra; /* threads beyond the first ones; no thread joins them */
 	bool ending;
@@ -53,7 +53,7 @@ static void unref(struct pool *p)
 
 static void job_drop(struct loop_post *post)
 {
-	struct job *j = (struct job *)post;
+	struct pool_job *j = (struct pool_job *)post;
 
 	if (j->pool->drop)
 		j->pool->drop(j->arg);
@@ -63,7 +63,7 @@ static void job_drop(struct loop_post *post)
 
 static void job_done(struct loop_post *post)
 {
-	struct job j = *(struct job *)post;
+	struct pool_job j = *(struct pool_job *)post;
 
 	j.pool->busy--; /* before: the last one may want to see that nothing is left */
 	free(post);
@@ -74,9 +74,9 @@ static void job_done(struct loop_post *post)
 }
 
 /* The next job, once there is one; NULL: this thread is not needed. Called with the lock held. */
-static struct job *next_job(struct pool *p, bool extra)
+static struct pool_job *next_job(struct pool *p, bool extra)
 {
-	struct job *j;
+	struct pool_job *j;
 
 	while (!p->jobs && !p->ending && !extra)
 		pthread_cond_wait(&p->more, &p->lock);
@@ -91,7 +91,7 @@ static struct job *next_job(struct pool *p, bool extra)
 
 static void run(struct pool *p, bool extra)
 {
-	struct job *j;
+	struct pool_job *j;
 
 	pthread_mutex_lock(&p->lock);
 	while ((j = next_job(p, extra))) {
@@ -202,15 +202,15 @@ int pool_new(struct loop *l, unsigned threads, struct pool **ret)
 
 int pool_submit(struct pool *p, void (*work)(void *arg), void (*done)(void *arg), void *arg)
 {
-	struct job *j = malloc(sizeof(*j));
+	struct pool_job *j = malloc(sizeof(*j));
 
 	if (!j)
 		return -ENOMEM;
-	*j = (struct job){.post = {.fn = job_done, .drop = job_drop},
-	                  .pool = p,
-	                  .work = work,
-	                  .done = done,
-	                  .arg = arg};
+	*j = (struct pool_job){.post = {.fn = job_done, .drop = job_drop},
+	                       .pool = p,
+	                       .work = work,
+	                       .done = done,
+	                       .arg = arg};
 	p->busy++;
 	atomic_fetch_add(&p->refs, 1);
 	pthread_mutex_lock(&p->lock);

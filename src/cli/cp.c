@@ -28,7 +28,7 @@ static const struct cli_opt opts[] = {
     {0},
 };
 
-struct copy {
+struct cp {
 	struct cli *c;
 	char id[CLI_ID];
 	bool recursive;
@@ -36,7 +36,7 @@ struct copy {
 	long long files, bytes;
 };
 
-static int complain(struct copy *k, const char *what, const char *path, int errnum)
+static int complain(struct cp *k, const char *what, const char *path, int errnum)
 {
 	char shown[300];
 
@@ -46,14 +46,14 @@ static int complain(struct copy *k, const char *what, const char *path, int errn
 	return CLI_PANDA;
 }
 
-static int complain_e(struct copy *k, const struct panda_error *e)
+static int complain_e(struct cp *k, const struct panda_error *e)
 {
 	k->failed++;
 	return cli_say(k->c, e);
 }
 
 /* NULL: out of memory, said. */
-static char *join(struct copy *k, const char *dir, const char *name)
+static char *join(struct cp *k, const char *dir, const char *name)
 {
 	char *s = NULL;
 	size_t n = strlen(dir);
@@ -77,7 +77,7 @@ static ssize_t from_fd(void *arg, void *buf, size_t n)
 	return r < 0 ? -errno : r;
 }
 
-static int put_fd(struct copy *k, int fd, const struct stat *st, const char *to)
+static int put_fd(struct cp *k, int fd, const struct stat *st, const char *to)
 {
 	char mode[8];
 	autofree char *path = NULL;
@@ -98,7 +98,7 @@ static int put_fd(struct copy *k, int fd, const struct stat *st, const char *to)
 	return 0;
 }
 
-static int post(struct copy *k, const char *what, json_t *body)
+static int post(struct cp *k, const char *what, json_t *body)
 {
 	autofree char *path = panda_path("/v1/sandboxes/%s/fs/%s", k->id, what);
 	autojson json_t *owned = body;
@@ -111,9 +111,9 @@ static int post(struct copy *k, const char *what, json_t *body)
 	return 0;
 }
 
-static int put_dir(struct copy *k, int dirfd, const struct stat *st, const char *to, int depth);
+static int put_dir(struct cp *k, int dirfd, const struct stat *st, const char *to, int depth);
 
-static int put_at(struct copy *k, int dirfd, const char *name, const char *to, int depth)
+static int put_at(struct cp *k, int dirfd, const char *name, const char *to, int depth)
 {
 	autoclose int fd = -1;
 	char target[PATH_MAX];
@@ -145,7 +145,7 @@ static int put_at(struct copy *k, int dirfd, const char *name, const char *to, i
 	return put_dir(k, fd, &st, to, depth);
 }
 
-static int put_dir(struct copy *k, int dirfd, const struct stat *st, const char *to, int depth)
+static int put_dir(struct cp *k, int dirfd, const struct stat *st, const char *to, int depth)
 {
 	autoclosedir DIR *d = NULL;
 	struct dirent *de;
@@ -180,7 +180,7 @@ static int to_fd(void *arg, const void *p, size_t n)
 }
 
 /* Bytes of a file to an fd. The server's error, or the one of our own disk. */
-static int get_bytes(struct copy *k, const char *from, int fd, const char *name)
+static int get_bytes(struct cp *k, const char *from, int fd, const char *name)
 {
 	autofree char *path = panda_path("/v1/sandboxes/%s/fs?path=%s", k->id, from);
 	struct panda_error e;
@@ -199,7 +199,7 @@ static int get_bytes(struct copy *k, const char *from, int fd, const char *name)
  * said this very name, so it may lead to a device or a fifo. A name the guest chose may not: what
  * is there could be a link that came from the same guest a moment ago.
  */
-static int get_file(struct copy *k, const char *from, int dirfd, const char *name, bool named,
+static int get_file(struct cp *k, const char *from, int dirfd, const char *name, bool named,
                     mode_t mode)
 {
 	autoclose int fd = -1;
@@ -238,7 +238,7 @@ static int get_file(struct copy *k, const char *from, int dirfd, const char *nam
 	return r;
 }
 
-static int get_stat(struct copy *k, const char *path, bool follow, json_t **ret,
+static int get_stat(struct cp *k, const char *path, bool follow, json_t **ret,
                     struct panda_error *e)
 {
 	autofree char *at =
@@ -273,10 +273,10 @@ static int get_link(const char *target, int dirfd, const char *name)
 	return -1;
 }
 
-static int get_dir(struct copy *k, const char *from, int parent, const char *name, bool named,
+static int get_dir(struct cp *k, const char *from, int parent, const char *name, bool named,
                    mode_t mode, int depth);
 
-static int get_entry(struct copy *k, const char *dir, int dirfd, const json_t *entry, int depth)
+static int get_entry(struct cp *k, const char *dir, int dirfd, const json_t *entry, int depth)
 {
 	const char *name = js(entry, "name"), *kind = js(entry, "mode");
 	autofree char *from = NULL;
@@ -298,7 +298,7 @@ static int get_entry(struct copy *k, const char *dir, int dirfd, const json_t *e
 	return get_file(k, from, dirfd, name, false, perm_of(entry, 0644));
 }
 
-static int get_dir(struct copy *k, const char *from, int parent, const char *name, bool named,
+static int get_dir(struct cp *k, const char *from, int parent, const char *name, bool named,
                    mode_t mode, int depth)
 {
 	autofree char *at = panda_path("/v1/sandboxes/%s/fs/dir?path=%s", k->id, from);
@@ -349,7 +349,7 @@ static const char *base_name(const char *s)
 	return p;
 }
 
-static int remote_of(struct copy *k, const char *s, const char **path)
+static int remote_of(struct cp *k, const char *s, const char **path)
 {
 	autofree char *id = strndup(s, (size_t)(strchr(s, ':') - s));
 
@@ -361,7 +361,7 @@ static int remote_of(struct copy *k, const char *s, const char **path)
 	return cli_id(k->c, id, k->id);
 }
 
-static int put(struct copy *k, const char *from, const char *to)
+static int put(struct cp *k, const char *from, const char *to)
 {
 	autojson json_t *info = NULL;
 	autofree char *inside = NULL;
@@ -386,7 +386,7 @@ static int put(struct copy *k, const char *from, const char *to)
 	return put_at(k, AT_FDCWD, from, inside ? inside : to, 0);
 }
 
-static int get(struct copy *k, const char *from, const char *to)
+static int get(struct cp *k, const char *from, const char *to)
 {
 	autojson json_t *info = NULL;
 	autofree char *inside = NULL;
@@ -424,7 +424,7 @@ static int get(struct copy *k, const char *from, const char *to)
 
 static int run(struct cli *c)
 {
-	struct copy k = {.c = c, .recursive = cli_has(c, 'r')};
+	struct cp k = {.c = c, .recursive = cli_has(c, 'r')};
 	const char *from, *to, *path;
 	int r;
 

@@ -146,7 +146,7 @@ static int next_event(struct panda_stream *s, int sigfd, struct panda_event *ev,
 
 /* ---- output ---- */
 
-struct output {
+struct exec_output {
 	bool ended, lost;
 	int code; /* once ended, or PIPE_GONE */
 	char text[256];
@@ -179,7 +179,7 @@ static int chunk_of(const json_t *j, const char **ret, size_t *len, char **owned
 	return 0;
 }
 
-static void take_event(struct output *o, const struct panda_event *ev)
+static void take_event(struct exec_output *o, const struct panda_event *ev)
 {
 	autojson json_t *j = json_loadb(ev->data, ev->len, JSON_ALLOW_NUL, NULL);
 	autofree char *owned = NULL;
@@ -214,7 +214,7 @@ static void take_event(struct output *o, const struct panda_event *ev)
 	}
 }
 
-static int finish(struct output *o)
+static int finish(struct exec_output *o)
 {
 	if (o->text[0])
 		return cli_die("%s", o->text);
@@ -234,7 +234,7 @@ static int run_stream(struct cli *c, const char *id, json_t *body, int sigfd)
 	struct panda_stream *s = NULL;
 	struct panda_event ev;
 	struct panda_error e;
-	struct output o = {0};
+	struct exec_output o = {0};
 	int r, sig = 0;
 
 	json_object_set_new(body, "encoding", json_string("base64"));
@@ -265,14 +265,14 @@ struct feeder {
 	size_t nhead;
 };
 
-struct piece {
+struct exec_piece {
 	const char *p;
 	size_t n;
 };
 
 static ssize_t from_piece(void *arg, void *buf, size_t n)
 {
-	struct piece *t = arg;
+	struct exec_piece *t = arg;
 
 	n = MIN(n, t->n);
 	memcpy(buf, t->p, n);
@@ -288,7 +288,7 @@ static int feed(struct feeder *f, const char *path, const char *p, size_t n)
 	int r;
 
 	for (;;) {
-		struct piece t = {.p = p, .n = n};
+		struct exec_piece t = {.p = p, .n = n};
 
 		e.status = 0;
 		r = panda_upload(f->panda, "POST", path, (int64_t)n, from_piece, &t, NULL, &e);
@@ -401,7 +401,8 @@ static void send_signal(struct cli *c, const char *id, const char *exec, int sig
  * *up_since: when the connection was there (mono ms); 0: it never was.
  */
 static int read_output(struct cli *c, const char *id, const char *exec, int sigfd, bool ours,
-                       struct output *o, int *signals, uint64_t *up_since, struct panda_error *e)
+                       struct exec_output *o, int *signals, uint64_t *up_since,
+                       struct panda_error *e)
 {
 	autofree char *path = NULL;
 	struct panda_stream *s = NULL;
@@ -453,7 +454,7 @@ static int read_output(struct cli *c, const char *id, const char *exec, int sigf
 static int follow(struct cli *c, const char *id, const char *exec, int sigfd, bool ours)
 {
 	uint64_t broken_since = 0;
-	struct output o = {0};
+	struct exec_output o = {0};
 	struct panda_error e = {0};
 	int r, signals = 0;
 

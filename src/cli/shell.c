@@ -104,7 +104,7 @@ static int signals(void)
 
 /* ---- the session ---- */
 
-struct session {
+struct shell_session {
 	struct panda_ws *ws;
 	struct escape escape;
 	struct panda_error e;
@@ -112,7 +112,7 @@ struct session {
 	int code;
 };
 
-static int resize(struct session *s)
+static int resize(struct shell_session *s)
 {
 	char text[80];
 	int rows, cols;
@@ -123,7 +123,7 @@ static int resize(struct session *s)
 }
 
 /* 0 to go on. */
-static int take_keys(struct session *s)
+static int take_keys(struct shell_session *s)
 {
 	char in[4096], out[4097];
 	ssize_t n = read(0, in, sizeof(in));
@@ -146,7 +146,7 @@ static int take_keys(struct session *s)
 	return len ? panda_ws_send(s->ws, false, s->terminal ? out : in, len, &s->e) : 0;
 }
 
-static void take_control(struct session *s, const struct panda_message *m)
+static void take_control(struct shell_session *s, const struct panda_message *m)
 {
 	autojson json_t *j = json_loadb(m->data, m->len, 0, NULL);
 	const json_t *code = json_object_get(j, "exit");
@@ -164,7 +164,7 @@ static void take_control(struct session *s, const struct panda_message *m)
 }
 
 /* Everything that is there. 0: go on. */
-static int take_messages(struct session *s)
+static int take_messages(struct shell_session *s)
 {
 	struct panda_message m;
 	int r;
@@ -182,7 +182,7 @@ static int take_messages(struct session *s)
 	return r;
 }
 
-static int take_signal(struct session *s, int fd)
+static int take_signal(struct shell_session *s, int fd)
 {
 	struct signalfd_siginfo si;
 
@@ -198,7 +198,7 @@ static int take_signal(struct session *s, int fd)
 	return 0;
 }
 
-static int serve(struct session *s, int sigfd)
+static int serve(struct shell_session *s, int sigfd)
 {
 	int r;
 
@@ -229,7 +229,7 @@ int execio_terminal(struct cli *c, const char *id, const char *cmd)
 {
 	autoclose int sigfd = -1;
 	autofree char *path = NULL;
-	struct session s = {0};
+	struct shell_session s = {0};
 	int rows, cols, r;
 
 	size_of(&rows, &cols);

@@ -121,14 +121,14 @@ static int put_directory(FILE *to, char *dir)
 }
 
 /* What is sent: a form, then maybe a file that is too large to be copied into it, then its end. */
-struct upload {
+struct context_upload {
 	FILE *part[3];
 	size_t at;
 };
 
 static ssize_t read_upload(void *arg, void *buf, size_t n)
 {
-	struct upload *u = arg;
+	struct context_upload *u = arg;
 
 	for (; u->at < ARRAY_LEN(u->part); u->at++) {
 		FILE *f = u->part[u->at];
@@ -196,7 +196,7 @@ static int watch(struct cli *c, const char *id)
 static int order(struct cli *c, FILE *form, FILE *file)
 {
 	autofclose FILE *end = tmpfile();
-	struct upload u = {.part = {form, file, end}};
+	struct context_upload u = {.part = {form, file, end}};
 	autojson json_t *b = NULL;
 	struct panda_error e;
 	off_t n = 0;

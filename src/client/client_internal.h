@@ -53,7 +53,7 @@ void settings_fini(struct settings *s);
 
 /* ---- conn.c: a connection to the server, with deadlines ---- */
 
-struct conn {
+struct server_conn {
 	int fd;
 	SSL *ssl;
 	bool wants_write; /* what TLS waits for before it can go on */
@@ -62,19 +62,19 @@ struct conn {
 };
 
 /* tls NULL: plain. */
-int conn_open(const struct target *t, SSL_CTX *tls, struct conn *ret, struct panda_error *e);
-void conn_close(struct conn *c);
+int conn_open(const struct target *t, SSL_CTX *tls, struct server_conn *ret, struct panda_error *e);
+void conn_close(struct server_conn *c);
 /* Some bytes; 0 is the end; -EAGAIN when none came until the deadline (mono ms; 0: do not wait;
  * UINT64_MAX: for ever). */
-ssize_t conn_read(struct conn *c, void *buf, size_t n, uint64_t deadline);
-ssize_t conn_write(struct conn *c, const void *buf, size_t n, uint64_t deadline);
-int conn_write_full(struct conn *c, const void *buf, size_t n, uint64_t deadline);
+ssize_t conn_read(struct server_conn *c, void *buf, size_t n, uint64_t deadline);
+ssize_t conn_write(struct server_conn *c, const void *buf, size_t n, uint64_t deadline);
+int conn_write_full(struct server_conn *c, const void *buf, size_t n, uint64_t deadline);
 /* We send no more; they may. -EAGAIN: the goodbye of TLS did not fit, try again. */
-int conn_end(struct conn *c);
+int conn_end(struct server_conn *c);
 enum { CONN_IN = 1, CONN_OUT = 2 };
-int conn_wait(struct conn *c, int events, uint64_t deadline);
+int conn_wait(struct server_conn *c, int events, uint64_t deadline);
 /* Nothing to read and not closed by the other side: it can be used again. */
-bool conn_idle(struct conn *c);
+bool conn_idle(struct server_conn *c);
 int conn_errno(struct panda_error *e, int r, const char *what, const char *url);
 uint64_t conn_deadline(int timeout_ms);
 
@@ -86,19 +86,19 @@ struct panda {
 	char *key;
 	SSL_CTX *tls;
 	int timeout_ms;
-	struct conn idle; /* fd -1: none */
+	struct server_conn idle; /* fd -1: none */
 	uint64_t idle_since;
 };
 
 /* ---- reply.c: one request on one connection ---- */
 
 struct reply {
-	struct conn conn;
+	struct server_conn conn;
 	int status;
 	char type[64]; /* content-type without parameters */
 	char request_id[72];
 	char ws_accept[64];
-	struct reply_state *st; /* the parser */
+	struct reply_reader *st; /* the parser */
 };
 
 struct request {
@@ -119,7 +119,7 @@ int reply_open(struct panda *p, const struct request *q, struct reply *ret, stru
 /* Body bytes; 0 at the end; -EAGAIN at the deadline; other negative errno with e set. */
 ssize_t reply_read(struct reply *r, void *buf, size_t n, uint64_t deadline, struct panda_error *e);
 /* Ends a 101: the connection is the caller's, with what came behind the head. */
-int reply_upgraded(struct reply *r, struct conn *ret, struct panda_error *e);
+int reply_upgraded(struct reply *r, struct server_conn *ret, struct panda_error *e);
 /* Gives the connection back to p (may be NULL: closes) when it can be used again. */
 void reply_close(struct reply *r, struct panda *p);
 /* For a status >= 400: reads the body and maps it. */
@@ -127,7 +127,7 @@ int reply_error(struct reply *r, struct panda *p, struct panda_error *e);
 
 /* ---- sse.c: bytes in, events out ---- */
 
-struct sse {
+struct sse_reader {
 	char *buf; /* the line that is not finished, behind the data of the event so far */
 	size_t len, cap;
 	char *data;
@@ -140,5 +140,6 @@ struct sse {
  * Eats bytes of p until an event is complete or all are eaten; *used says how many. 1: an event,
  * 0: more bytes please, -EMSGSIZE past PANDA_EVENT_MAX, -ENOMEM.
  */
-int sse_feed(struct sse *s, const char *p, size_t n, size_t *used, struct panda_event *ret);
-void sse_fini(struct sse *s);
+int sse_reader_feed(struct sse_reader *s, const char *p, size_t n, size_t *used,
+                    struct panda_event *ret);
+void sse_reader_fini(struct sse_reader *s);

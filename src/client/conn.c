@@ -157,7 +157,7 @@ int conn_tls_new(const char *ca_file, SSL_CTX **ret, struct panda_error *e)
 	return 0;
 }
 
-static int tls_start(const struct target *t, SSL_CTX *ctx, struct conn *c, uint64_t deadline,
+static int tls_start(const struct target *t, SSL_CTX *ctx, struct server_conn *c, uint64_t deadline,
                      struct panda_error *e)
 {
 	struct in6_addr a;
@@ -256,10 +256,10 @@ static int connect_tcp(const struct target *t, uint64_t deadline, int *ret, stru
 	return 0;
 }
 
-int conn_open(const struct target *t, SSL_CTX *tls, struct conn *ret, struct panda_error *e)
+int conn_open(const struct target *t, SSL_CTX *tls, struct server_conn *ret, struct panda_error *e)
 {
 	uint64_t deadline = conn_deadline(CLIENT_CONNECT_MS);
-	struct conn c = {.fd = -1};
+	struct server_conn c = {.fd = -1};
 	int r;
 
 	r = t->unix_socket ? connect_unix(t, deadline, &c.fd, e)
@@ -277,7 +277,7 @@ int conn_open(const struct target *t, SSL_CTX *tls, struct conn *ret, struct pan
 	return 0;
 }
 
-void conn_close(struct conn *c)
+void conn_close(struct server_conn *c)
 {
 	BIO_METHOD *m = NULL;
 
@@ -289,11 +289,11 @@ void conn_close(struct conn *c)
 	if (c->fd >= 0)
 		close(c->fd);
 	free(c->rest);
-	*c = (struct conn){.fd = -1};
+	*c = (struct server_conn){.fd = -1};
 }
 
 /* What SSL_get_error() says, as the errno a plain socket would have given. */
-static ssize_t tls_result(struct conn *c, int r)
+static ssize_t tls_result(struct server_conn *c, int r)
 {
 	switch (SSL_get_error(c->ssl, r)) {
 	case SSL_ERROR_WANT_READ:
@@ -311,7 +311,7 @@ static ssize_t tls_result(struct conn *c, int r)
 	return -ECONNRESET;
 }
 
-ssize_t conn_read(struct conn *c, void *buf, size_t n, uint64_t deadline)
+ssize_t conn_read(struct server_conn *c, void *buf, size_t n, uint64_t deadline)
 {
 	ssize_t r;
 
@@ -341,7 +341,7 @@ ssize_t conn_read(struct conn *c, void *buf, size_t n, uint64_t deadline)
 	}
 }
 
-ssize_t conn_write(struct conn *c, const void *buf, size_t n, uint64_t deadline)
+ssize_t conn_write(struct server_conn *c, const void *buf, size_t n, uint64_t deadline)
 {
 	ssize_t r;
 
@@ -368,7 +368,7 @@ ssize_t conn_write(struct conn *c, const void *buf, size_t n, uint64_t deadline)
 	}
 }
 
-int conn_write_full(struct conn *c, const void *buf, size_t n, uint64_t deadline)
+int conn_write_full(struct server_conn *c, const void *buf, size_t n, uint64_t deadline)
 {
 	const char *p = buf;
 	ssize_t r;
@@ -383,7 +383,7 @@ int conn_write_full(struct conn *c, const void *buf, size_t n, uint64_t deadline
 	return 0;
 }
 
-int conn_end(struct conn *c)
+int conn_end(struct server_conn *c)
 {
 	int r;
 
@@ -395,7 +395,7 @@ int conn_end(struct conn *c)
 	return r < 0 ? (int)tls_result(c, r) : 0;
 }
 
-int conn_wait(struct conn *c, int events, uint64_t deadline)
+int conn_wait(struct server_conn *c, int events, uint64_t deadline)
 {
 	if (events & CONN_IN && (c->rest_at < c->rest_len || (c->ssl && SSL_pending(c->ssl))))
 		return 0;
@@ -404,7 +404,7 @@ int conn_wait(struct conn *c, int events, uint64_t deadline)
 	               deadline);
 }
 
-bool conn_idle(struct conn *c)
+bool conn_idle(struct server_conn *c)
 {
 	struct pollfd p = {.fd = c->fd, .events = POLLIN};
 

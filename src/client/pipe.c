@@ -9,7 +9,7 @@
 #include "client/panda.h"
 
 struct panda_pipe {
-	struct conn conn;
+	struct server_conn conn;
 };
 
 int panda_pipe_open(struct panda *p, const char *path, struct panda_pipe **ret,

@@ -13,7 +13,7 @@
 #include "client/client_internal.h"
 #include "http/parse.h"
 
-struct reply_state {
+struct reply_reader {
 	struct http_head head;
 	struct http_chunked chunked;
 	uint64_t left; /* HTTP_BODY_LENGTH */
@@ -26,8 +26,8 @@ struct reply_state {
 
 /* ---- sending ---- */
 
-static int send_head(struct panda *p, const struct request *q, struct conn *c, uint64_t deadline,
-                     struct panda_error *e)
+static int send_head(struct panda *p, const struct request *q, struct server_conn *c,
+                     uint64_t deadline, struct panda_error *e)
 {
 	autofree char *text = NULL;
 	char length[64] = "";
@@ -61,12 +61,12 @@ static int send_head(struct panda *p, const struct request *q, struct conn *c, u
 }
 
 /* A server that has answered already wants no more of the body. */
-static bool answered(struct conn *c)
+static bool answered(struct server_conn *c)
 {
 	return !conn_idle(c);
 }
 
-static int send_source(struct panda *p, const struct request *q, struct conn *c,
+static int send_source(struct panda *p, const struct request *q, struct server_conn *c,
                        struct panda_error *e)
 {
 	autofree char *buf = malloc(CLIENT_BUF + 16);
@@ -117,7 +117,7 @@ static int send_source(struct panda *p, const struct request *q, struct conn *c,
 static int read_head(const struct request *q, struct reply *ret, uint64_t deadline,
                      const char **why)
 {
-	struct reply_state *st = ret->st;
+	struct reply_reader *st = ret->st;
 	size_t scanned = 0;
 	ssize_t n, end;
 	bool any = false;
@@ -166,7 +166,7 @@ static void keep_field(const struct http_head *h, const char *name, char *buf, s
 
 static void take_head(struct reply *r)
 {
-	struct reply_state *st = r->st;
+	struct reply_reader *st = r->st;
 	const struct http_head *h = &st->head;
 
 	r->status = h->status;
@@ -246,7 +246,7 @@ int reply_open(struct panda *p, const struct request *q, struct reply *ret, stru
 	if (!q->own_conn && conn_idle(&p->idle) &&
 	    (again || mono_ms() - p->idle_since < CLIENT_IDLE_MS)) {
 		ret->conn = p->idle;
-		p->idle = (struct conn){.fd = -1};
+		p->idle = (struct server_conn){.fd = -1};
 		kept = true;
 	} else if (!q->own_conn) {
 		conn_close(&p->idle);
@@ -269,7 +269,7 @@ int reply_open(struct panda *p, const struct request *q, struct reply *ret, stru
 /* Fills buf's start with what comes next from the server. */
 static ssize_t refill(struct reply *r, uint64_t deadline, struct panda_error *e)
 {
-	struct reply_state *st = r->st;
+	struct reply_reader *st = r->st;
 	ssize_t n = conn_read(&r->conn, st->buf, sizeof(st->buf), deadline);
 
 	if (n == -EAGAIN)
@@ -291,7 +291,7 @@ static ssize_t refill(struct reply *r, uint64_t deadline, struct panda_error *e)
 /* Decodes from what has been read. How much came out; 0: nothing yet, or done. */
 static ssize_t decode(struct reply *r, void *buf, size_t n, struct panda_error *e)
 {
-	struct reply_state *st = r->st;
+	struct reply_reader *st = r->st;
 	const char *data = st->at;
 	size_t len = 0;
 	ssize_t eaten;
@@ -323,7 +323,7 @@ static ssize_t decode(struct reply *r, void *buf, size_t n, struct panda_error *
 
 ssize_t reply_read(struct reply *r, void *buf, size_t n, uint64_t deadline, struct panda_error *e)
 {
-	struct reply_state *st = r->st;
+	struct reply_reader *st = r->st;
 	ssize_t got;
 
 	for (;;) {
@@ -340,7 +340,7 @@ ssize_t reply_read(struct reply *r, void *buf, size_t n, uint64_t deadline, stru
 	}
 }
 
-int reply_upgraded(struct reply *r, struct conn *ret, struct panda_error *e)
+int reply_upgraded(struct reply *r, struct server_conn *ret, struct panda_error *e)
 {
 	char *rest = NULL;
 
@@ -356,20 +356,20 @@ int reply_upgraded(struct reply *r, struct conn *ret, struct panda_error *e)
 	ret->rest = rest;
 	ret->rest_at = 0;
 	ret->rest_len = r->st->len;
-	r->conn = (struct conn){.fd = -1};
+	r->conn = (struct server_conn){.fd = -1};
 	reply_close(r, NULL);
 	return 0;
 }
 
 void reply_close(struct reply *r, struct panda *p)
 {
-	struct reply_state *st = r->st;
+	struct reply_reader *st = r->st;
 
 	if (p && st && st->done && st->keep && !st->len && r->conn.fd >= 0) {
 		conn_close(&p->idle);
 		p->idle = r->conn;
 		p->idle_since = mono_ms();
-		r->conn = (struct conn){.fd = -1};
+		r->conn = (struct server_conn){.fd = -1};
 	}
 	conn_close(&r->conn);
 	free(st);

@@ -36,7 +36,7 @@ static int append(char **buf, size_t *len, size_t *cap, const char *p, size_t n)
 }
 
 /* 1 when the line was the empty one that ends an event with data. */
-static int take_line(struct sse *s, const char *p, size_t n)
+static int take_line(struct sse_reader *s, const char *p, size_t n)
 {
 	const char *colon, *value;
 	size_t nname, nvalue;
@@ -74,7 +74,8 @@ static int take_line(struct sse *s, const char *p, size_t n)
 	return 0; /* comments and fields that we do not know */
 }
 
-int sse_feed(struct sse *s, const char *p, size_t n, size_t *used, struct panda_event *ret)
+int sse_reader_feed(struct sse_reader *s, const char *p, size_t n, size_t *used,
+                    struct panda_event *ret)
 {
 	const char *start = p, *end = p + n, *lf;
 	int r;
@@ -111,9 +112,9 @@ int sse_feed(struct sse *s, const char *p, size_t n, size_t *used, struct panda_
 	return p < end ? append(&s->buf, &s->len, &s->cap, p, (size_t)(end - p)) : 0;
 }
 
-void sse_fini(struct sse *s)
+void sse_reader_fini(struct sse_reader *s)
 {
 	free(s->buf);
 	free(s->data);
-	*s = (struct sse){0};
+	*s = (struct sse_reader){0};
 }

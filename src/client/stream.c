@@ -11,7 +11,7 @@
 
 struct panda_stream {
 	struct reply reply;
-	struct sse sse;
+	struct sse_reader sse;
 	char buf[CLIENT_BUF];
 	size_t at, len; /* what of buf has not been looked at */
 };
@@ -58,7 +58,7 @@ int panda_stream_next(struct panda_stream *s, int timeout_ms, struct panda_event
 	int r;
 
 	for (;;) {
-		r = sse_feed(&s->sse, s->buf + s->at, s->len, &used, ret);
+		r = sse_reader_feed(&s->sse, s->buf + s->at, s->len, &used, ret);
 		if (r < 0)
 			return r == -ENOMEM
 			           ? perr_nomem(e)
@@ -87,7 +87,7 @@ void panda_stream_close(struct panda_stream *s)
 	if (!s)
 		return;
 	reply_close(&s->reply, NULL);
-	sse_fini(&s->sse);
+	sse_reader_fini(&s->sse);
 	free(s);
 }
 

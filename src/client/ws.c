@@ -21,7 +21,7 @@ struct message {
 };
 
 struct panda_ws {
-	struct conn conn;
+	struct server_conn conn;
 	wslay_event_context_ptr ctx;
 	struct message *first, **last, *given; /* given: what the caller has in hand */
 	int failed; /* negative errno of the connection, for the caller */

@@ -61,14 +61,14 @@ void event_emit(struct events *es, const char *tenant, const char *sandbox_id, c
 		trim(es);
 }
 
-struct tail {
+struct event_tail {
 	void (*fn)(void *arg, const struct event *ev);
 	void *arg;
 };
 
 static bool tell(void *arg, const struct db_event *row)
 {
-	struct tail *t = arg;
+	struct event_tail *t = arg;
 	json_t *payload = json_loads(row->payload, 0, NULL);
 	struct event ev = {.seq = row->seq,
 	                   .tenant = row->tenant,
@@ -85,7 +85,7 @@ static bool tell(void *arg, const struct db_event *row)
 int events_tail(struct events *es, const char *tenant, const char *sandbox_id, int64_t n,
                 void (*fn)(void *arg, const struct event *ev), void *arg, struct err *e)
 {
-	struct tail t = {.fn = fn, .arg = arg};
+	struct event_tail t = {.fn = fn, .arg = arg};
 
 	return db_events_tail(es->db, tenant, sandbox_id, n, tell, &t, e);
 }

@@ -33,7 +33,7 @@
 #include "machine/machine.h"
 #include "template/depot.h"
 
-struct copy {
+struct volume_copy {
 	struct op op; /* of the sandbox that writes it, if there is one */
 	struct host *host;
 	volume_done *done;
@@ -63,7 +63,7 @@ static bool clean(int fd)
 	       !(incompat & RECOVER);
 }
 
-static int copy_at_rest(struct copy *c, int to)
+static int copy_at_rest(struct volume_copy *c, int to)
 {
 	autoclose int from = open(c->from, O_RDONLY | O_CLOEXEC);
 	int r;
@@ -84,7 +84,7 @@ static int copy_at_rest(struct copy *c, int to)
 
 static void copy_work(void *arg)
 {
-	struct copy *c = arg;
+	struct volume_copy *c = arg;
 	autoclose int fd = -1;
 
 	fault_at("copy.recorded");
@@ -108,7 +108,7 @@ static void copy_work(void *arg)
 	fault_at("copy.made");
 }
 
-static void copy_end(struct copy *c)
+static void copy_end(struct volume_copy *c)
 {
 	c->r = volume_finish(c->host, c->tenant, c->file, c->r, &c->info, &c->err);
 	c->host->volume_copies--;
@@ -124,7 +124,7 @@ static void copy_done(void *arg)
 	copy_end(arg);
 }
 
-static void copy_submit(struct copy *c)
+static void copy_submit(struct volume_copy *c)
 {
 	if (pool_submit(c->host->pool, copy_work, copy_done, c) < 0) {
 		c->r = err_nomem(&c->err);
@@ -134,7 +134,7 @@ static void copy_submit(struct copy *c)
 
 static void copy_begin(struct op *op)
 {
-	struct copy *c = (struct copy *)op;
+	struct volume_copy *c = (struct volume_copy *)op;
 	struct sandbox *sb = op->sb;
 
 	c->r = sandbox_need_running(sb, &c->err);
@@ -155,10 +155,10 @@ static void copy_begin(struct op *op)
 
 static void copy_cancel(struct op *op)
 {
-	atomic_store(&((struct copy *)op)->stop, true);
+	atomic_store(&((struct volume_copy *)op)->stop, true);
 }
 
-static int prepare(struct copy *c, const char *name, uint64_t size_mb,
+static int prepare(struct volume_copy *c, const char *name, uint64_t size_mb,
                    const struct volume_row *from, const struct quota *quota, struct err *e)
 {
 	struct host *h = c->host;
@@ -193,7 +193,7 @@ void volume_copy(struct host *h, const char *tenant, const char *from, const cha
                  bool snapshot, uint64_t size_mb, const struct quota *quota, volume_done *done,
                  void *arg)
 {
-	struct copy *c = calloc(1, sizeof(*c));
+	struct volume_copy *c = calloc(1, sizeof(*c));
 	struct volume_row row;
 	struct sandbox *sb;
 	struct err e;

@@ -74,7 +74,7 @@ static int link_pair(int from, int to, const char *data, const char *map)
  * What is being written. A layer that is new here gets its name in layers/ only when it is synced:
  * the next writer that finds it there counts on it.
  */
-struct writing {
+struct snapshot_writing {
 	const struct snapshot_store *st;
 	int dir;
 	struct sync_list sync;
@@ -82,14 +82,14 @@ struct writing {
 	size_t nfresh, room;
 };
 
-static void writing_fini(struct writing *w)
+static void writing_fini(struct snapshot_writing *w)
 {
 	sync_fini(&w->sync);
 	free(w->fresh);
 	closep(&w->dir);
 }
 
-static int note_fresh(struct writing *w, const struct layer *l)
+static int note_fresh(struct snapshot_writing *w, const struct layer *l)
 {
 	if (w->nfresh == w->room) {
 		size_t room = w->room ? 2 * w->room : 8;
@@ -128,7 +128,7 @@ static void unlink_layer(int dir, const struct digest *d)
 }
 
 /* Makes the directory hold this layer: by a link when the store has it, else by writing it. */
-static int place_layer(struct writing *w, struct layer *l)
+static int place_layer(struct snapshot_writing *w, struct layer *l)
 {
 	char data[LAYER_NAME], map[LAYER_NAME];
 	int r;
@@ -150,7 +150,7 @@ static int place_layer(struct writing *w, struct layer *l)
 }
 
 /* Where the next writer finds what was written here; all of it is synced. */
-static int publish(const struct writing *w)
+static int publish(const struct snapshot_writing *w)
 {
 	for (size_t i = 0; i < w->nfresh; i++) {
 		char names[3][LAYER_NAME]; /* data in one form or the other, map */
@@ -169,7 +169,7 @@ static int publish(const struct writing *w)
 	return 0;
 }
 
-static int place_set(struct writing *w, const struct set *s, struct manifest_layers *ret)
+static int place_set(struct snapshot_writing *w, const struct set *s, struct manifest_layers *ret)
 {
 	struct manifest_layer *at = calloc(s->n + 1, sizeof(*at));
 	int r;
@@ -197,7 +197,7 @@ static int create_in(int dir, const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
-static int place_state(struct writing *w, int state_fd, struct manifest *m)
+static int place_state(struct snapshot_writing *w, int state_fd, struct manifest *m)
 {
 	autoclose int fd = create_in(w->dir, SNAPSHOT_STATE);
 	int r;
@@ -208,7 +208,7 @@ static int place_state(struct writing *w, int state_fd, struct manifest *m)
 	return r < 0 ? r : sync_add(&w->sync, &fd);
 }
 
-static int place_manifest(struct writing *w, const struct manifest *m)
+static int place_manifest(struct snapshot_writing *w, const struct manifest *m)
 {
 	autofree char *text = NULL;
 	autoclose int fd = -1;
@@ -226,7 +226,7 @@ static int place_manifest(struct writing *w, const struct manifest *m)
 }
 
 /* Fills the directory, and syncs it; *doing names what went on when it failed. */
-static int place_all(struct writing *w, struct manifest *m, const struct set *memory,
+static int place_all(struct snapshot_writing *w, struct manifest *m, const struct set *memory,
                      const struct set *disks, int state_fd, const char **doing)
 {
 	autoclose int dir = -1;
@@ -269,7 +269,7 @@ static int check_parts(const struct manifest *m, const struct set *memory, const
 int snapshot_write(const struct snapshot_store *st, const char *id, struct manifest *m,
                    const struct set *memory, const struct set *disks, int state_fd, struct err *e)
 {
-	AUTO(writing_fini) struct writing w = {.st = st, .dir = -1};
+	AUTO(writing_fini) struct snapshot_writing w = {.st = st, .dir = -1};
 	const char *doing = "making a directory";
 	char tmp[SNAPSHOT_TMP_NAME];
 	int r;

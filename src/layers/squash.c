@@ -162,14 +162,14 @@ struct unpacking {
 	int r;
 };
 
-struct record {
+struct squash_record {
 	uint64_t number;
 	uint32_t len, which;
 	unsigned char frame[SQUASH_BOUND];
 };
 
 /* The next record, copied, with the lock held; 1 behind the last one. */
-static int next_record(struct unpacking *u, struct record *ret)
+static int next_record(struct unpacking *u, struct squash_record *ret)
 {
 	const unsigned char *p;
 	int r;
@@ -209,7 +209,7 @@ static void *unpack(void *arg)
 	struct unpacking *u = arg;
 	AUTO(free_dctx) ZSTD_DCtx *ctx = ZSTD_createDCtx();
 	autofree unsigned char *chunk = malloc(INDEX_CHUNK);
-	autofree struct record *rec = malloc(sizeof(*rec));
+	autofree struct squash_record *rec = malloc(sizeof(*rec));
 	int r = ctx && chunk && rec ? 0 : -ENOMEM;
 
 	while (r == 0) {

@@ -39,7 +39,7 @@ enum {
 	MATCHES_MAX = 256 << 10, /* bytes of what a pattern of COPY --from stands for */
 };
 
-struct copy {
+struct build_copy {
 	struct stage *st;
 	const struct docker_step *step;
 	char dest[PATH_MAX];
@@ -66,7 +66,7 @@ int build_spool(struct stage *st)
 }
 
 /* Where to: absolute, without a slash at its end. */
-static int destination(struct copy *c, const char *word, bool many)
+static int destination(struct build_copy *c, const char *word, bool many)
 {
 	struct stage *st = c->st;
 	struct wire_file f;
@@ -87,7 +87,7 @@ static int destination(struct copy *c, const char *word, bool many)
 	return 0;
 }
 
-static int list(struct copy *c, const char *path)
+static int list(struct build_copy *c, const char *path)
 {
 	if (c->listed < 0 || io_write_full(c->listed, path, strlen(path) + 1) == 0)
 		return 0;
@@ -95,7 +95,7 @@ static int list(struct copy *c, const char *path)
 }
 
 /* The directory is there, and what is new of it and above it is listed. */
-static int make_directory(struct copy *c, const char *path)
+static int make_directory(struct build_copy *c, const char *path)
 {
 	struct stage *st = c->st;
 	char up[PATH_MAX];
@@ -124,7 +124,7 @@ static int make_directory(struct copy *c, const char *path)
 }
 
 /* Writes one file below dest (or as dest, when rel is NULL). */
-static int put_file(struct copy *c, const char *rel, int fd, mode_t mode)
+static int put_file(struct build_copy *c, const char *rel, int fd, mode_t mode)
 {
 	struct stage *st = c->st;
 	char path[PATH_MAX], up[PATH_MAX];
@@ -226,13 +226,13 @@ int build_hand(struct stage *st, const struct docker_step *step, struct guest *g
 	return r < 0 ? r : build_tool(st, step, g, argv, in, out);
 }
 
-static int tool(struct copy *c, struct guest *g, char *const *argv, int in, int out)
+static int tool(struct build_copy *c, struct guest *g, char *const *argv, int in, int out)
 {
 	return build_hand(c->st, c->step, g, argv, in, out);
 }
 
 /* What tar -v said it has made, below dest. Of dest itself make_directory() has taken care. */
-static int list_unpacked(struct copy *c, int names)
+static int list_unpacked(struct build_copy *c, int names)
 {
 	autofclose FILE *in = fdopen(dup(names), "r");
 	autofclose FILE *out = fdopen(dup(c->listed), "a");
@@ -253,7 +253,7 @@ static int list_unpacked(struct copy *c, int names)
 }
 
 /* Existing directories stay as they are: "/" does not become what some directory was. */
-static int unpack(struct copy *c, int fd, char *flag)
+static int unpack(struct build_copy *c, int fd, char *flag)
 {
 	struct stage *st = c->st;
 	char *verbose = c->listed < 0 ? NULL : "-v"; /* the last word, if there is none */
@@ -283,7 +283,7 @@ static int unpack(struct copy *c, int fd, char *flag)
 	return r;
 }
 
-static int several(struct copy *c, const char *source)
+static int several(struct build_copy *c, const char *source)
 {
 	return build_bad(c->st, c->step,
 	                 "'%.60s' are several files: a destination that ends with '/' is a "
@@ -291,7 +291,7 @@ static int several(struct copy *c, const char *source)
 	                 source);
 }
 
-static int from_context(struct copy *c, char *source)
+static int from_context(struct build_copy *c, char *source)
 {
 	struct stage *st = c->st;
 	struct build_order *o = st->b->order;
@@ -325,7 +325,7 @@ static int from_context(struct copy *c, char *source)
 	return r;
 }
 
-static int give_to(struct copy *c, char *owner)
+static int give_to(struct build_copy *c, char *owner)
 {
 	char *argv[] = {TOOL, "chown", owner, NULL};
 
@@ -335,7 +335,7 @@ static int give_to(struct copy *c, char *owner)
 }
 
 /* One file or directory of another stage, or of an image. */
-static int from_path(struct copy *c, char *path, struct guest *g)
+static int from_path(struct build_copy *c, char *path, struct guest *g)
 {
 	struct stage *st = c->st;
 	autoclose int spool = build_spool(st);
@@ -372,7 +372,7 @@ static int from_path(struct copy *c, char *path, struct guest *g)
 }
 
 /* A path in there, or a pattern. */
-static int from_stage(struct copy *c, const char *source, struct guest *g)
+static int from_stage(struct build_copy *c, const char *source, struct guest *g)
 {
 	struct stage *st = c->st;
 	char pattern[PATH_MAX], *argv[] = {TOOL, "glob", pattern, NULL};
@@ -410,7 +410,7 @@ static int from_stage(struct copy *c, const char *source, struct guest *g)
 	return r;
 }
 
-static int from_heredoc(struct copy *c, const struct docker_heredoc *h)
+static int from_heredoc(struct build_copy *c, const struct docker_heredoc *h)
 {
 	struct stage *st = c->st;
 	autoclose int fd = memfd_create("heredoc", MFD_CLOEXEC);
@@ -426,7 +426,7 @@ static int from_heredoc(struct copy *c, const struct docker_heredoc *h)
 	return r < 0 ? r : put_file(c, c->into ? h->name : NULL, fd, 0644);
 }
 
-static int copy_all(struct copy *c, char **words, size_t n)
+static int copy_all(struct build_copy *c, char **words, size_t n)
 {
 	struct stage *st = c->st;
 	const struct docker_step *step = c->step;
@@ -456,7 +456,7 @@ static int copy_all(struct copy *c, char **words, size_t n)
 
 int build_copy(struct stage *st, const struct docker_step *step)
 {
-	struct copy c = {.st = st, .step = step, .listed = -1};
+	struct build_copy c = {.st = st, .step = step, .listed = -1};
 	size_t n = step->nwords - 1;
 	AUTO(build_free_list) char **words = calloc(step->nwords + 1, sizeof(*words));
 	autofree char *chmod_text = NULL;

@@ -186,7 +186,7 @@ int build_seal(struct stage *st, const char *key)
 
 /* --- commands --------------------------------------------------------------------------------- */
 
-struct output {
+struct build_output {
 	struct build *b;
 	struct build_command *c;
 	uint64_t n;
@@ -195,7 +195,7 @@ struct output {
 
 static void take_output(void *arg, uint8_t chan, const void *p, size_t n)
 {
-	struct output *o = arg;
+	struct build_output *o = arg;
 
 	if (chan == WIRE_ERR)
 		tail_keep(&o->c->tail, p, n);
@@ -216,7 +216,7 @@ static void stop_command(void *arg, struct guest_call *c)
 
 int build_command(struct build *b, struct build_command *c, struct guest_exit *ret, struct err *e)
 {
-	struct output o = {.b = b, .c = c};
+	struct build_output o = {.b = b, .c = c};
 	struct guest_exec x = {.argv = c->argv,
 	                       .env = c->env,
 	                       .cwd = c->cwd,

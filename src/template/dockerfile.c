@@ -30,7 +30,7 @@ static int stage_called(const struct dockerfile *d, const char *name, size_t bef
 }
 
 /* COPY --from=image: a stage without instructions, in front of the one at hand. */
-static int imply_stage(struct reader *r, char *image)
+static int imply_stage(struct dockerfile_reader *r, char *image)
 {
 	struct dockerfile *d = r->d;
 	struct docker_stage *at = &d->stages[d->nstages - 1];
@@ -61,7 +61,7 @@ static bool one_of(const char *key, const char *const *list)
 	return false;
 }
 
-static int stage_or_image(struct reader *r, char *name)
+static int stage_or_image(struct dockerfile_reader *r, char *name)
 {
 	int i = stage_called(r->d, name, r->d->nstages - 1);
 
@@ -69,7 +69,7 @@ static int stage_or_image(struct reader *r, char *name)
 }
 
 /* --mount=type=bind,source=a,target=b; text is cut into its pieces. */
-static int add_mount(struct reader *r, struct docker_step *s, char *text)
+static int add_mount(struct dockerfile_reader *r, struct docker_step *s, char *text)
 {
 	/* what makes caches faster or says whose they are */
 	static const char *const others[] = {"id",   "sharing", "mode",     "uid", "gid",
@@ -124,7 +124,7 @@ static int add_mount(struct reader *r, struct docker_step *s, char *text)
 }
 
 /* "--chown=a:b --link" in front of the words. */
-static int flags(struct reader *r, struct docker_step *s, const char *instruction,
+static int flags(struct dockerfile_reader *r, struct docker_step *s, const char *instruction,
                  const char **rest)
 {
 	static const char *const copied[] = {"link", NULL};
@@ -171,7 +171,7 @@ static int flags(struct reader *r, struct docker_step *s, const char *instructio
 	return 0;
 }
 
-static int pairs(struct reader *r, struct docker_step *s, const char *rest)
+static int pairs(struct dockerfile_reader *r, struct docker_step *s, const char *rest)
 {
 	struct docker_step raw = {0};
 	const char *eq;
@@ -206,7 +206,7 @@ static int pairs(struct reader *r, struct docker_step *s, const char *rest)
 }
 
 /* RUN <<EOF is a script; RUN cat <<EOF is the shell's business, which gets all of it. */
-static int run_words(struct reader *r, struct docker_step *s, const char *rest)
+static int run_words(struct dockerfile_reader *r, struct docker_step *s, const char *rest)
 {
 	size_t len = strlen(rest), n = len + 1;
 	const char *name;
@@ -239,7 +239,7 @@ static int run_words(struct reader *r, struct docker_step *s, const char *rest)
 }
 
 /* HEALTHCHECK [OPTIONS] CMD command, or NONE. How often and how long is our business. */
-static int check_words(struct reader *r, struct docker_step *s, const char *rest)
+static int check_words(struct dockerfile_reader *r, struct docker_step *s, const char *rest)
 {
 	static const char *const known[] = {"interval",       "timeout", "start-period",
 	                                    "start-interval", "retries", NULL};
@@ -267,7 +267,7 @@ static int check_words(struct reader *r, struct docker_step *s, const char *rest
 }
 
 /* Those that mean nothing here are wrong where they are wrong elsewhere. */
-static int noted(struct reader *r, const char *instruction, const char *rest)
+static int noted(struct dockerfile_reader *r, const char *instruction, const char *rest)
 {
 	struct docker_step words = {0};
 	int k;
@@ -290,7 +290,7 @@ static int noted(struct reader *r, const char *instruction, const char *rest)
 	return k;
 }
 
-static int words_of(struct reader *r, struct docker_step *s, const char *instruction,
+static int words_of(struct dockerfile_reader *r, struct docker_step *s, const char *instruction,
                     const char *rest)
 {
 	int k;
@@ -354,7 +354,7 @@ static bool ours(const char *platform, size_t n)
 }
 
 /* FROM image [AS name] */
-static int from(struct reader *r, const char *rest)
+static int from(struct dockerfile_reader *r, const char *rest)
 {
 	struct dockerfile *d = r->d;
 	struct docker_stage *st;
@@ -415,7 +415,7 @@ static const struct {
 };
 
 /* What is said of it in logs, and what makes it another step for the cache. */
-static int say(struct reader *r, struct docker_step *s, const char *p)
+static int say(struct dockerfile_reader *r, struct docker_step *s, const char *p)
 {
 	size_t n = strlen(p) + 1;
 	char *to;
@@ -431,7 +431,7 @@ static int say(struct reader *r, struct docker_step *s, const char *p)
 	return 0;
 }
 
-static int instruction(struct reader *r)
+static int instruction(struct dockerfile_reader *r)
 {
 	struct dockerfile *d = r->d;
 	const char *p = docker_skip(r->text), *rest;
@@ -474,7 +474,8 @@ int dockerfile_parse(const char *text, size_t n, struct dockerfile **ret, struct
 {
 	AUTO(dockerfile_freep) struct dockerfile *d = calloc(1, sizeof(*d));
 	autofree char *line = malloc(n + 1);
-	struct reader r = {.d = d, .p = text, .end = text + n, .begun = 1, .text = line, .e = e};
+	struct dockerfile_reader r = {
+	    .d = d, .p = text, .end = text + n, .begun = 1, .text = line, .e = e};
 	int k;
 
 	if (!d || !line)

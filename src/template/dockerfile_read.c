@@ -80,7 +80,7 @@ int docker_no_memory(struct err *e)
 }
 
 /* The next physical line without its end; false when there is none. */
-static bool next_line(struct reader *r, const char **p, size_t *n)
+static bool next_line(struct dockerfile_reader *r, const char **p, size_t *n)
 {
 	const char *nl;
 
@@ -121,7 +121,7 @@ static const char *directive(const char *p, size_t n)
 }
 
 /* "# escape=`" and the like, before anything else. */
-int docker_directives(struct reader *r)
+int docker_directives(struct dockerfile_reader *r)
 {
 	for (;;) {
 		const char *at = r->p, *p;
@@ -153,7 +153,7 @@ int docker_directives(struct reader *r)
 }
 
 /* Puts one instruction together: 1, or 0 at the end. */
-int docker_next(struct reader *r)
+int docker_next(struct dockerfile_reader *r)
 {
 	const char *p;
 	size_t n;
@@ -216,7 +216,7 @@ const char *docker_skip(const char *p)
 	return p;
 }
 
-int docker_add_word(struct reader *r, struct docker_step *s, const char *p, size_t n)
+int docker_add_word(struct dockerfile_reader *r, struct docker_step *s, const char *p, size_t n)
 {
 	if (s->nwords == DOCKERFILE_WORDS_MAX)
 		return docker_bad(r, "more than %d words", DOCKERFILE_WORDS_MAX);
@@ -233,7 +233,7 @@ int docker_add_word(struct reader *r, struct docker_step *s, const char *p, size
 }
 
 /* Gives back what the list does not need. */
-int docker_fit_words(struct reader *r, struct docker_step *s)
+int docker_fit_words(struct dockerfile_reader *r, struct docker_step *s)
 {
 	char **fit = docker_keep(r->d, (s->nwords + 1) * sizeof(*fit));
 
@@ -255,7 +255,7 @@ int docker_fit_words(struct reader *r, struct docker_step *s)
 	return 0;
 }
 
-int docker_split(struct reader *r, struct docker_step *s, const char *p)
+int docker_split(struct dockerfile_reader *r, struct docker_step *s, const char *p)
 {
 	int k = 0;
 
@@ -271,7 +271,7 @@ int docker_split(struct reader *r, struct docker_step *s, const char *p)
 }
 
 /* A JSON list of strings: 1. Something else: 0. */
-int docker_json_words(struct reader *r, struct docker_step *s, const char *p)
+int docker_json_words(struct dockerfile_reader *r, struct docker_step *s, const char *p)
 {
 	AUTO(json_decrefp) json_t *list = NULL;
 	json_t *v;
@@ -324,7 +324,7 @@ size_t docker_heredoc_at(const char *p, bool *tabs, bool *quoted, const char **n
 }
 
 /* A line of a heredoc, without the tabs that "<<-" takes away. */
-static bool heredoc_line(struct reader *r, bool tabs, const char **p, size_t *n)
+static bool heredoc_line(struct dockerfile_reader *r, bool tabs, const char **p, size_t *n)
 {
 	if (!next_line(r, p, n))
 		return false;
@@ -335,11 +335,11 @@ static bool heredoc_line(struct reader *r, bool tabs, const char **p, size_t *n)
 	return true;
 }
 
-static int read_heredoc(struct reader *r, struct docker_step *s, bool tabs, bool quoted,
+static int read_heredoc(struct dockerfile_reader *r, struct docker_step *s, bool tabs, bool quoted,
                         const char *name, size_t n)
 {
 	struct docker_heredoc *h;
-	struct reader again = *r;
+	struct dockerfile_reader again = *r;
 	const char *p;
 	size_t k, len = 0;
 	char *to;
@@ -374,7 +374,7 @@ static int read_heredoc(struct reader *r, struct docker_step *s, bool tabs, bool
 }
 
 /* All heredocs that an instruction announces; their text follows it. */
-int docker_heredocs(struct reader *r, struct docker_step *s, const char *rest)
+int docker_heredocs(struct dockerfile_reader *r, struct docker_step *s, const char *rest)
 {
 	char quote = 0;
 	bool fresh = true;

@@ -62,7 +62,7 @@ static int run_in(struct guest *g, const char *script, const char *cwd, uint64_t
 }
 
 /* Watches for the end of a cell. */
-struct cell {
+struct warm_cell {
 	int said; /* eventfd */
 	char line[256];
 	size_t n;
@@ -70,7 +70,7 @@ struct cell {
 
 static void watch_cell(void *arg, uint8_t chan, const void *p, size_t n)
 {
-	struct cell *c = arg;
+	struct warm_cell *c = arg;
 
 	for (const char *s = p; chan == WIRE_OUT && n; s++, n--) {
 		if (*s != '\n') {
@@ -103,7 +103,7 @@ static int start_session(struct guest *g, const json_t *doc, const char *id, str
 	autofree char *text = cell ? json_dumps(cell, JSON_COMPACT) : NULL, *frame = NULL;
 	char *argv[] = {"python3", "/usr/lib/panda/repl.py", "--session", (char *)id, NULL};
 	autoclose int said = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), in = -1, out = -1;
-	struct cell watch = {.said = said};
+	struct warm_cell watch = {.said = said};
 	struct guest_exec x = {.argv = argv,
 	                       .cwd = text_of(doc, "workdir", "/"),
 	                       .feed_stdin = true,

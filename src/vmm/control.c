@@ -19,7 +19,7 @@
 #include "vmm/volume.h"
 #include "wire/control.h"
 
-struct conn {
+struct control_conn {
 	struct control *k;
 	struct loop_io io;
 	int fd;           /* -1: this place is free */
@@ -32,7 +32,7 @@ struct control {
 	struct machine *m;
 	int listener;
 	struct loop_io io;
-	struct conn conn[CONTROL_CONNS_MAX];
+	struct control_conn conn[CONTROL_CONNS_MAX];
 	struct loop_timer stats_timer;
 	unsigned stats_seen;
 };
@@ -97,7 +97,7 @@ bool control_has(const struct ctl_msg *hello, unsigned slot)
 	return false;
 }
 
-static void close_conn(struct conn *c)
+static void close_conn(struct control_conn *c)
 {
 	loop_io_del(c->k->m->loop, &c->io);
 	close(c->fd);
@@ -116,14 +116,14 @@ static void close_conn(struct conn *c)
 }
 
 /* A host that does not read its answers is no host. */
-static void answer(struct conn *c, struct ctl_msg *a)
+static void answer(struct control_conn *c, struct ctl_msg *a)
 {
 	a->magic = CTL_MAGIC;
 	if (send(c->fd, a, sizeof(*a), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(*a))
 		close_conn(c);
 }
 
-static void done(struct conn *c, int r)
+static void done(struct control_conn *c, int r)
 {
 	struct ctl_msg a = {.type = CTL_DONE, .arg[CTL_DONE_ERR] = (uint64_t)(int64_t)r};
 
@@ -162,7 +162,7 @@ static void stats_late(void *arg)
 	answer_stats(arg);
 }
 
-static void ask_stats(struct conn *c)
+static void ask_stats(struct control_conn *c)
 {
 	struct control *k = c->k;
 	bool asked;
@@ -211,7 +211,7 @@ static int take_fds(const struct ctl_msg *msg, int *fds, struct snapshot_fds *f)
 	return r;
 }
 
-static void snapshot(struct conn *c, const struct ctl_msg *msg, int *fds)
+static void snapshot(struct control_conn *c, const struct ctl_msg *msg, int *fds)
 {
 	bool hold = msg->arg[CTL_SNAPSHOT_HOLD], stood = c->k->m->paused;
 	struct ctl_msg a = {.type = CTL_DONE, .magic = CTL_MAGIC};
@@ -220,7 +220,7 @@ static void snapshot(struct conn *c, const struct ctl_msg *msg, int *fds)
 
 	if (r < 0)
 		f.state = -1; /* not complete: all is closed and refused */
-	r = machine_snapshot(c->k->m, &f, hold, &a);
+	r = monitor_snapshot(c->k->m, &f, hold, &a);
 	a.arg[CTL_DONE_ERR] = (uint64_t)(int64_t)r;
 	c->holds = hold && r == 0 && !stood; /* who was paused before stays so */
 	answer(c, &a);
@@ -228,7 +228,7 @@ static void snapshot(struct conn *c, const struct ctl_msg *msg, int *fds)
 
 /* --- volumes */
 
-static void volume(struct conn *c, const struct ctl_msg *msg, const int *fds)
+static void volume(struct control_conn *c, const struct ctl_msg *msg, const int *fds)
 {
 	struct machine *m = c->k->m;
 	uint64_t verb = msg->arg[CTL_VOLUME_VERB];
@@ -246,7 +246,7 @@ static void volume(struct conn *c, const struct ctl_msg *msg, const int *fds)
 	done(c, r);
 }
 
-static void request(struct conn *c, const struct ctl_msg *msg, int *fds)
+static void request(struct control_conn *c, const struct ctl_msg *msg, int *fds)
 {
 	struct machine *m = c->k->m;
 
@@ -287,7 +287,7 @@ static void request(struct conn *c, const struct ctl_msg *msg, int *fds)
 
 static void conn_ready(void *arg, uint32_t events)
 {
-	struct conn *c = arg;
+	struct control_conn *c = arg;
 	int fds[CTL_FDS_MAX];
 	size_t nfds = CTL_FDS_MAX;
 	struct ctl_msg msg;
@@ -307,11 +307,11 @@ static void conn_ready(void *arg, uint32_t events)
 static int add_conn(struct control *k, int fd)
 {
 	for (size_t i = 0; i < CONTROL_CONNS_MAX; i++) {
-		struct conn *c = &k->conn[i];
+		struct control_conn *c = &k->conn[i];
 
 		if (c->fd >= 0)
 			continue;
-		*c = (struct conn){.k = k, .fd = fd, .io = {.fn = conn_ready, .arg = c}};
+		*c = (struct control_conn){.k = k, .fd = fd, .io = {.fn = conn_ready, .arg = c}};
 		return loop_io_add(k->m->loop, &c->io, fd, EPOLLIN);
 	}
 	close(fd);

@@ -19,7 +19,7 @@ int disk_init(struct disk *d, unsigned slot, uint64_t size, unsigned layers, boo
 	    layers > DISK_LAYERS_MAX)
 		return -EINVAL;
 	*d = (struct disk){.size = size, .slot = slot, .layers = layers, .read_only = read_only};
-	return index_init(&d->index, size / INDEX_PAGE);
+	return page_index_init(&d->index, size / INDEX_PAGE);
 }
 
 void disk_init_volume(struct disk *d, unsigned slot, uint64_t size, bool read_only)
@@ -30,7 +30,7 @@ void disk_init_volume(struct disk *d, unsigned slot, uint64_t size, bool read_on
 
 void disk_fini(struct disk *d)
 {
-	index_fini(&d->index);
+	page_index_fini(&d->index);
 }
 
 static int layer_fd(const struct disk *d, unsigned layer)
@@ -44,12 +44,12 @@ static int top_fd(const struct disk *d)
 }
 
 /* Takes n bytes off the front of an iovec, which may end in the middle of a piece. */
-struct cursor {
+struct disk_cursor {
 	struct iovec *iov;
 	unsigned n;
 };
 
-static void advance(struct cursor *c, size_t n)
+static void advance(struct disk_cursor *c, size_t n)
 {
 	while (n) {
 		size_t step = MIN(n, c->iov->iov_len);
@@ -65,7 +65,7 @@ static void advance(struct cursor *c, size_t n)
 }
 
 /* One transfer of len bytes to or from one file: cuts the iovec at len for the call. */
-static int transfer(int fd, struct cursor *c, size_t len, uint64_t off, bool write)
+static int transfer(int fd, struct disk_cursor *c, size_t len, uint64_t off, bool write)
 {
 	while (len) {
 		size_t total = 0, cut = 0;
@@ -121,7 +121,7 @@ static int check(const struct disk *d, const struct iovec *iov, unsigned n, uint
 
 int disk_read(struct disk *d, struct iovec *iov, unsigned n, uint64_t off)
 {
-	struct cursor c = {iov, n};
+	struct disk_cursor c = {iov, n};
 	uint64_t len;
 	int r = check(d, iov, n, off, &len);
 
@@ -129,7 +129,7 @@ int disk_read(struct disk *d, struct iovec *iov, unsigned n, uint64_t off)
 		return transfer(top_fd(d), &c, len, off, false);
 	while (r == 0 && len) {
 		uint64_t block = off / INDEX_PAGE;
-		uint64_t step = index_same(&d->index, block, len / INDEX_PAGE) * INDEX_PAGE;
+		uint64_t step = page_index_same(&d->index, block, len / INDEX_PAGE) * INDEX_PAGE;
 
 		r = transfer(layer_fd(d, d->index.at[block]), &c, step, off, false);
 		off += step;
@@ -141,12 +141,13 @@ int disk_read(struct disk *d, struct iovec *iov, unsigned n, uint64_t off)
 static void mark(struct disk *d, uint64_t off, uint64_t len)
 {
 	if (!d->volume)
-		index_set(&d->index, off / INDEX_PAGE, len / INDEX_PAGE, (uint8_t)(d->layers - 1));
+		page_index_set(&d->index, off / INDEX_PAGE, len / INDEX_PAGE,
+		               (uint8_t)(d->layers - 1));
 }
 
 int disk_write(struct disk *d, struct iovec *iov, unsigned n, uint64_t off)
 {
-	struct cursor c = {iov, n};
+	struct disk_cursor c = {iov, n};
 	uint64_t len;
 	int r = check(d, iov, n, off, &len);
 
@@ -192,7 +193,7 @@ static uint64_t choose_dead(const struct disk *d)
 
 	if (top < DISK_CHAIN_MAX)
 		return 0;
-	while (index_next(&d->index, &at, &e))
+	while (page_index_next(&d->index, &at, &e))
 		blocks[e.what] += e.n;
 	for (unsigned i = 1; i < top; i++) {
 		if (blocks[i] <= DISK_SMALL_BLOCKS)
@@ -211,20 +212,20 @@ static int take_over(struct disk *d, uint64_t dead)
 
 	if (!buf)
 		return -ENOMEM;
-	while (index_next(&d->index, &at, &e)) {
+	while (page_index_next(&d->index, &at, &e)) {
 		if (!(dead >> e.what & 1))
 			continue;
 		for (uint64_t done = 0, all = e.n * INDEX_PAGE; done < all;) {
 			uint64_t off = e.start * INDEX_PAGE + done;
 			size_t step = (size_t)MIN(all - done, (uint64_t)COPY_BYTES);
 			struct iovec iov = {buf, step};
-			struct cursor c = {&iov, 1};
+			struct disk_cursor c = {&iov, 1};
 			int r = transfer(layer_fd(d, (unsigned)e.what), &c, step, off, false);
 
 			if (r < 0)
 				return r;
 			iov = (struct iovec){buf, step};
-			c = (struct cursor){&iov, 1};
+			c = (struct disk_cursor){&iov, 1};
 			r = transfer(top_fd(d), &c, step, off, true);
 			if (r < 0)
 				return r;
@@ -255,7 +256,7 @@ int disk_compact(struct disk *d, uint64_t *ret_live)
 		for (unsigned i = to; i <= top; i++)
 			close(layer_fd(d, i));
 		d->layers = to;
-		index_renumber(&d->index, 0, dead, (uint8_t)(to - 1));
+		page_index_renumber(&d->index, 0, dead, (uint8_t)(to - 1));
 		*ret_live &= ~dead;
 	}
 	return d->layers < DISK_LAYERS_MAX ? 0 : -E2BIG;
@@ -279,7 +280,7 @@ struct saved_disk {
 void disk_save(const struct disk *d, struct state_out *s)
 {
 	struct saved_disk k = {d->size, d->layers + !d->read_only, d->read_only};
-	long n = index_extents(&d->index, NULL, INDEX_EXTENTS_MAX);
+	long n = page_index_extents(&d->index, NULL, INDEX_EXTENTS_MAX);
 	struct extent *v;
 
 	if (n < 0 && !s->error)
@@ -287,7 +288,7 @@ void disk_save(const struct disk *d, struct state_out *s)
 	state_put(s, STATE_DISK, &k, sizeof(k));
 	v = n < 0 ? NULL : state_room(s, STATE_EXTENTS, (size_t)n * sizeof(*v));
 	if (v)
-		index_extents(&d->index, v, (size_t)n);
+		page_index_extents(&d->index, v, (size_t)n);
 }
 
 int disk_load(struct disk *d, struct state_in *s)
@@ -306,5 +307,5 @@ int disk_load(struct disk *d, struct state_in *s)
 	if (r < 0)
 		return r;
 	/* Its newest layer is empty yet. */
-	return index_load(&d->index, at, n, (uint8_t)(d->layers - (d->read_only ? 1 : 2)));
+	return page_index_load(&d->index, at, n, (uint8_t)(d->layers - (d->read_only ? 1 : 2)));
 }

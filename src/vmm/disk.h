@@ -19,8 +19,8 @@ enum {
 };
 
 struct disk {
-	struct index index; /* of a volume: none */
-	uint64_t size;      /* in bytes; 0: there is none */
+	struct page_index index; /* of a volume: none */
+	uint64_t size;           /* in bytes; 0: there is none */
 	unsigned slot, layers;
 	bool read_only;
 	bool volume;

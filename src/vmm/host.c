@@ -1,6 +1,6 @@
 #include "vmm/host.h"
 
-uint32_t host_read(struct host *h, uint64_t off, unsigned len)
+uint32_t host_read(struct host_page *h, uint64_t off, unsigned len)
 {
 	uint64_t now;
 
@@ -23,7 +23,7 @@ uint32_t host_read(struct host *h, uint64_t off, unsigned len)
 	return 0;
 }
 
-enum host_event host_write(struct host *h, uint64_t off, unsigned len, uint64_t value)
+enum host_event host_write(struct host_page *h, uint64_t off, unsigned len, uint64_t value)
 {
 	if (off != HOST_REG_EVENT || len != 4 || value > HOST_RESEEDED)
 		return HOST_NOTHING;

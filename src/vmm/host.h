@@ -26,11 +26,11 @@ enum host_event {
 	HOST_RESEEDED, /* the new generation has reached the random number generator */
 };
 
-struct host {
+struct host_page {
 	uint32_t generation[4];
 	uint32_t wall_high;
 	uint64_t (*wall_ns)(void);
 };
 
-uint32_t host_read(struct host *h, uint64_t off, unsigned len);
-enum host_event host_write(struct host *h, uint64_t off, unsigned len, uint64_t value);
+uint32_t host_read(struct host_page *h, uint64_t off, unsigned len);
+enum host_event host_write(struct host_page *h, uint64_t off, unsigned len, uint64_t value);

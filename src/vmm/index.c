@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-int index_init(struct index *x, uint64_t pages)
+int page_index_init(struct page_index *x, uint64_t pages)
 {
 	void *p;
 
@@ -14,24 +14,24 @@ int index_init(struct index *x, uint64_t pages)
 	if (p == MAP_FAILED)
 		return -errno;
 	madvise(p, pages, MADV_NOHUGEPAGE); /* one byte that is set is one small page, not 2 MiB */
-	*x = (struct index){.pages = pages, .at = p};
+	*x = (struct page_index){.pages = pages, .at = p};
 	return 0;
 }
 
-void index_fini(struct index *x)
+void page_index_fini(struct page_index *x)
 {
 	if (x->at)
 		munmap(x->at, x->pages);
-	*x = (struct index){0};
+	*x = (struct page_index){0};
 }
 
-void index_set(struct index *x, uint64_t start, uint64_t n, uint8_t what)
+void page_index_set(struct page_index *x, uint64_t start, uint64_t n, uint8_t what)
 {
 	memset(x->at + start, what, n);
 }
 
 /* Where something else than what begins. Eight pages at a time: extents are long. */
-static uint64_t skip(const struct index *x, uint64_t at, uint64_t end, uint8_t what)
+static uint64_t skip(const struct page_index *x, uint64_t at, uint64_t end, uint8_t what)
 {
 	const uint64_t eight = 0x0101010101010101 * what;
 	uint64_t word;
@@ -46,31 +46,31 @@ static uint64_t skip(const struct index *x, uint64_t at, uint64_t end, uint8_t w
 	return at;
 }
 
-uint64_t index_same(const struct index *x, uint64_t start, uint64_t max)
+uint64_t page_index_same(const struct page_index *x, uint64_t start, uint64_t max)
 {
 	uint64_t end = max < x->pages - start ? start + max : x->pages;
 
 	return skip(x, start, end, x->at[start]) - start;
 }
 
-int index_next(const struct index *x, uint64_t *at, struct extent *ret)
+int page_index_next(const struct page_index *x, uint64_t *at, struct extent *ret)
 {
 	uint64_t start = skip(x, *at, x->pages, 0);
 
 	if (start >= x->pages)
 		return 0;
-	*ret = (struct extent){start, index_same(x, start, x->pages), x->at[start]};
+	*ret = (struct extent){start, page_index_same(x, start, x->pages), x->at[start]};
 	*at = start + ret->n;
 	return 1;
 }
 
-long index_extents(const struct index *x, struct extent *v, size_t max)
+long page_index_extents(const struct page_index *x, struct extent *v, size_t max)
 {
 	uint64_t at = 0;
 	struct extent e;
 	size_t n = 0;
 
-	while (index_next(x, &at, &e)) {
+	while (page_index_next(x, &at, &e)) {
 		if (n == max)
 			return -E2BIG;
 		if (v)
@@ -80,7 +80,7 @@ long index_extents(const struct index *x, struct extent *v, size_t max)
 	return (long)n;
 }
 
-int index_load(struct index *x, const struct extent *v, size_t n, uint8_t last)
+int page_index_load(struct page_index *x, const struct extent *v, size_t n, uint8_t last)
 {
 	uint64_t end = 0;
 
@@ -90,13 +90,13 @@ int index_load(struct index *x, const struct extent *v, size_t n, uint8_t last)
 		if (v[i].start < end || v[i].n == 0 || v[i].n > x->pages ||
 		    v[i].start > x->pages - v[i].n || v[i].what == 0 || v[i].what > last)
 			return -EBADMSG;
-		index_set(x, v[i].start, v[i].n, (uint8_t)v[i].what);
+		page_index_set(x, v[i].start, v[i].n, (uint8_t)v[i].what);
 		end = v[i].start + v[i].n;
 	}
 	return 0;
 }
 
-void index_renumber(struct index *x, uint8_t base, uint64_t dead, uint8_t to)
+void page_index_renumber(struct page_index *x, uint8_t base, uint64_t dead, uint8_t to)
 {
 	uint8_t table[256];
 	struct extent e;
@@ -113,7 +113,7 @@ void index_renumber(struct index *x, uint8_t base, uint64_t dead, uint8_t to)
 		else
 			table[i] -= (uint8_t)__builtin_popcountll(dead & ((1ull << layer) - 1));
 	}
-	while (index_next(x, &at, &e))
+	while (page_index_next(x, &at, &e))
 		if (table[e.what] != e.what)
-			index_set(x, e.start, e.n, table[e.what]);
+			page_index_set(x, e.start, e.n, table[e.what]);
 }

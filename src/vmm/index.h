@@ -16,7 +16,7 @@ enum {
 #define INDEX_PAGES_MAX   ((uint64_t)1 << 26) /* as layers/map.h: 256 GiB */
 #define INDEX_EXTENTS_MAX ((size_t)1 << 16)
 
-struct index {
+struct page_index {
 	uint64_t pages;
 	uint8_t *at;
 };
@@ -26,29 +26,29 @@ struct extent {
 	uint64_t what;
 };
 
-int index_init(struct index *x, uint64_t pages);
-void index_fini(struct index *x);
+int page_index_init(struct page_index *x, uint64_t pages);
+void page_index_fini(struct page_index *x);
 
 /* The caller has checked the range. */
-void index_set(struct index *x, uint64_t start, uint64_t n, uint8_t what);
+void page_index_set(struct page_index *x, uint64_t start, uint64_t n, uint8_t what);
 
 /* How many pages from start on, at most max, are the same as start. */
-uint64_t index_same(const struct index *x, uint64_t start, uint64_t max);
+uint64_t page_index_same(const struct page_index *x, uint64_t start, uint64_t max);
 
 /*
  * The next extent that is not 0, from page *at on; false when nothing follows. Moves *at behind it.
  */
-int index_next(const struct index *x, uint64_t *at, struct extent *ret);
+int page_index_next(const struct page_index *x, uint64_t *at, struct extent *ret);
 
 /* Extents that are not 0: at most max, else -E2BIG. Returns their number. v may be NULL to
  * count. */
-long index_extents(const struct index *x, struct extent *v, size_t max);
+long page_index_extents(const struct page_index *x, struct extent *v, size_t max);
 
 /* Takes extents from a stranger: ascending, in range, what <= last; else -EBADMSG. x is empty. */
-int index_load(struct index *x, const struct extent *v, size_t n, uint8_t last);
+int page_index_load(struct page_index *x, const struct extent *v, size_t n, uint8_t last);
 
 /*
  * Layers are numbered from base on. Those of the mask dead (bit 0 is number base) become to, all
  * above them move down by as many as are dead below them.
  */
-void index_renumber(struct index *x, uint8_t base, uint64_t dead, uint8_t to);
+void page_index_renumber(struct page_index *x, uint8_t base, uint64_t dead, uint8_t to);

@@ -4,7 +4,7 @@
  * devices: vcpus take it for accesses to registers, the loop's callbacks for everything else.
  *
  * Start order: fds are in their slots (control.h) -> machine_boot() or machine_restore() ->
- * READY -> machine_go(). Snapshot: machine_snapshot().
+ * READY -> machine_go(). Snapshot: monitor_snapshot().
  */
 #pragma once
 #include "base/loop.h"
@@ -47,11 +47,11 @@ struct machine {
 	struct ram ram;
 	struct vm vm;
 	struct serial serial;
-	struct host host;
+	struct host_page host;
 	struct blk disk[CTL_DISKS_MAX];
 	struct volumes volumes;
 	unsigned nr_disks;
-	struct net net;
+	struct virtio_net net;
 	struct rng rng;
 	struct vsock vsock;
 	struct balloon balloon;
@@ -99,7 +99,7 @@ struct snapshot_fds {
  * Seals what was written. Fills the answer, also when it fails (then layers may be gone all the
  * same). hold: the machine stands still afterwards, as after machine_pause().
  */
-int machine_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struct ctl_msg *answer);
+int monitor_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struct ctl_msg *answer);
 
 /* Does not return. */
 void machine_end(struct machine *m, enum vm_end how, const char *why) __attribute__((noreturn));

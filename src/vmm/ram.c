@@ -89,7 +89,7 @@ static int reserve(struct ram *r, uint64_t size)
 		munmap(p, (size_t)(base - p));
 	munmap(base + size, (size_t)(p + HUGE_PAGE - base));
 	r->mem = (struct mem){.base = base, .size = size};
-	return index_init(&r->index, pages(r));
+	return page_index_init(&r->index, pages(r));
 }
 
 /* Small pages only: a machine shall have what it touched, and layers are made of small ones. */
@@ -156,7 +156,7 @@ static void join_code(struct ram *r)
 	uint64_t end = r->code + r->code_pages;
 
 	for (uint64_t at = r->code; at < end; at += HUGE_PAGES)
-		if (r->index.at[at] && index_same(&r->index, at, HUGE_PAGES) == HUGE_PAGES)
+		if (r->index.at[at] && page_index_same(&r->index, at, HUGE_PAGES) == HUGE_PAGES)
 			madvise(r->mem.base + at * INDEX_PAGE, HUGE_PAGE, MADV_COLLAPSE);
 }
 
@@ -169,7 +169,7 @@ static uint8_t find_ahead(const struct ram *r)
 	uint64_t at = 0, n = 0;
 	struct extent x;
 
-	while (index_next(&r->index, &at, &x))
+	while (page_index_next(&r->index, &at, &x))
 		if (x.what == r->layers)
 			n += x.n;
 	return n <= RAM_AHEAD_PAGES ? (uint8_t)r->layers : 0;
@@ -177,7 +177,7 @@ static uint8_t find_ahead(const struct ram *r)
 
 int ram_next_ahead(const struct ram *r, uint64_t *at, struct extent *ret)
 {
-	while (r->ahead && index_next(&r->index, at, ret))
+	while (r->ahead && page_index_next(&r->index, at, ret))
 		if (ret->what == r->ahead)
 			return 1;
 	return 0;
@@ -214,7 +214,7 @@ static int map_layers(struct ram *r)
 	uint64_t at = 0;
 	int e = 0;
 
-	while (e == 0 && index_next(&r->index, &at, &x)) {
+	while (e == 0 && page_index_next(&r->index, &at, &x)) {
 		if (m.n && x.start == m.start + m.n && (x.what == m.what || x.what == r->ahead)) {
 			m.n += x.n;
 		} else if (x.what != r->ahead) {
@@ -240,7 +240,7 @@ int ram_restore(struct ram *r, uint64_t size, unsigned layers, struct state_in *
 	if (e == 0)
 		e = state_items(s, STATE_EXTENTS, sizeof(struct extent), INDEX_EXTENTS_MAX, &v, &n);
 	if (e == 0)
-		e = index_load(&r->index, v, n, (uint8_t)layers);
+		e = page_index_load(&r->index, v, n, (uint8_t)layers);
 	if (e == 0)
 		e = ram_load_code(r, s);
 	if (e < 0)
@@ -257,8 +257,8 @@ void ram_fini(struct ram *r)
 {
 	if (r->mem.base)
 		munmap(r->mem.base, r->mem.size);
-	index_fini(&r->index);
-	index_fini(&r->next);
+	page_index_fini(&r->index);
+	page_index_fini(&r->next);
 }
 
 void ram_release(struct ram *r, uint64_t gpa, uint64_t len)
@@ -272,7 +272,7 @@ void ram_release(struct ram *r, uint64_t gpa, uint64_t len)
 	if (r->cold)
 		madvise(p, len, MADV_DONTNEED);
 	else if (n >= RELEASE_PAGES && map_zeros(r, page, n) == 0)
-		index_set(&r->index, page, n, 0);
+		page_index_set(&r->index, page, n, 0);
 }
 
 static bool is_zeros(const struct ram *r, uint64_t page)
@@ -312,8 +312,8 @@ static int scan_private(struct ram *r, uint8_t top)
 		if (n < 0)
 			return -errno;
 		for (int i = 0; i < n; i++)
-			index_set(&r->next, (v[i].start - base) / INDEX_PAGE,
-			          (v[i].end - v[i].start) / INDEX_PAGE, top);
+			page_index_set(&r->next, (v[i].start - base) / INDEX_PAGE,
+			               (v[i].end - v[i].start) / INDEX_PAGE, top);
 	}
 	return 0;
 }
@@ -341,16 +341,16 @@ static int read_private(struct ram *r, uint8_t top)
 }
 
 /* What lies between two runs of the top, if it is at most gap pages, becomes part of it. */
-static void close_gaps(struct index *x, uint8_t top, uint64_t gap)
+static void close_gaps(struct page_index *x, uint8_t top, uint64_t gap)
 {
 	uint64_t at = 0, end = 0;
 	struct extent e;
 
-	while (index_next(x, &at, &e)) {
+	while (page_index_next(x, &at, &e)) {
 		if (e.what != top)
 			continue;
 		if (end && e.start - end <= gap)
-			index_set(x, end, e.start - end, top);
+			page_index_set(x, end, e.start - end, top);
 		end = e.start + e.n;
 	}
 }
@@ -364,7 +364,7 @@ static void drop_zeros(struct ram *r, uint8_t top)
 	for (uint64_t p = 0; p < pages(r); p++)
 		if (r->next.at[p] == top && is_zeros(r, p))
 			r->next.at[p] = 0;
-	index_set(&r->next, r->code, r->code_pages, top);
+	page_index_set(&r->next, r->code, r->code_pages, top);
 	close_gaps(&r->next, top, RAM_REMAP_PAGES);
 }
 
@@ -377,7 +377,7 @@ static uint64_t choose_dead(const struct ram *r)
 
 	if (r->layers < RAM_CHAIN_MAX)
 		return 0;
-	while (index_next(&r->next, &at, &x))
+	while (page_index_next(&r->next, &at, &x))
 		if (x.what <= r->layers)
 			held[x.what - 1] += x.n;
 	for (unsigned i = 0; i < r->layers; i++) {
@@ -395,7 +395,7 @@ static int write_top(const struct ram *r, uint8_t top)
 	struct extent x;
 	int e = 0;
 
-	while (e == 0 && index_next(&r->next, &at, &x))
+	while (e == 0 && page_index_next(&r->next, &at, &x))
 		if (x.what == top)
 			e = io_pwrite_full((int)r->top_slot, r->mem.base + x.start * INDEX_PAGE,
 			                   x.n * INDEX_PAGE, (off_t)(x.start * INDEX_PAGE));
@@ -405,14 +405,14 @@ static int write_top(const struct ram *r, uint8_t top)
 static int collect(struct ram *r)
 {
 	uint8_t top = (uint8_t)(r->layers + 1);
-	int e = index_init(&r->next, pages(r));
+	int e = page_index_init(&r->next, pages(r));
 	struct extent x;
 	uint64_t at = 0;
 
 	if (e < 0)
 		return e;
-	while (index_next(&r->index, &at, &x)) /* not a copy: zeros take no memory */
-		index_set(&r->next, x.start, x.n, (uint8_t)x.what);
+	while (page_index_next(&r->index, &at, &x)) /* not a copy: zeros take no memory */
+		page_index_set(&r->next, x.start, x.n, (uint8_t)x.what);
 	e = scan_private(r, top);
 	if (e == -ENOTTY || e == -ENOSYS)
 		e = read_private(r, top);
@@ -424,10 +424,10 @@ static int collect(struct ram *r)
 	for (uint64_t p = 0; r->dead && p < pages(r); p++)
 		if (r->next.at[p] && r->next.at[p] < top && r->dead >> (r->next.at[p] - 1) & 1)
 			r->next.at[p] = top;
-	for (uint64_t gap = 2; index_extents(&r->next, NULL, RAM_EXTENTS) < 0 && gap < 1024;
+	for (uint64_t gap = 2; page_index_extents(&r->next, NULL, RAM_EXTENTS) < 0 && gap < 1024;
 	     gap *= 4)
 		close_gaps(&r->next, top, gap);
-	if (index_extents(&r->next, NULL, INDEX_EXTENTS_MAX / 2) < 0)
+	if (page_index_extents(&r->next, NULL, INDEX_EXTENTS_MAX / 2) < 0)
 		return -E2BIG;
 	return write_top(r, top);
 }
@@ -443,17 +443,17 @@ int ram_collect(struct ram *r, uint64_t *ret_live)
 		return e;
 	}
 	*ret_live = (r->layers ? ~0ull >> (64 - r->layers) : 0) & ~r->dead;
-	index_renumber(&r->next, 1, r->dead, 0); /* nothing of the dead is left in it */
+	page_index_renumber(&r->next, 1, r->dead, 0); /* nothing of the dead is left in it */
 	return 0;
 }
 
 void ram_save(const struct ram *r, struct state_out *s)
 {
-	long n = index_extents(&r->next, NULL, INDEX_EXTENTS_MAX);
+	long n = page_index_extents(&r->next, NULL, INDEX_EXTENTS_MAX);
 	struct extent *v = n < 0 ? NULL : state_room(s, STATE_EXTENTS, (size_t)n * sizeof(*v));
 
 	if (v)
-		index_extents(&r->next, v, (size_t)n);
+		page_index_extents(&r->next, v, (size_t)n);
 	else if (!s->error)
 		s->error = -E2BIG;
 	state_put(s, STATE_CODE, &(struct saved_code){r->code, r->code_pages},
@@ -467,7 +467,7 @@ static uint8_t sealed_number(const struct ram *r)
 
 int ram_next_run(const struct ram *r, uint64_t *at, struct extent *ret)
 {
-	while (index_next(&r->next, at, ret))
+	while (page_index_next(&r->next, at, ret))
 		if (ret->what == sealed_number(r))
 			return 1;
 	return 0;
@@ -518,9 +518,9 @@ int ram_seal(struct ram *r, int ro, int next)
 	close(ro);
 	close(next);
 	small_pages(r);
-	index_fini(&r->index);
+	page_index_fini(&r->index);
 	r->index = r->next;
-	r->next = (struct index){0};
+	r->next = (struct page_index){0};
 	r->layers++;
 	r->dead = 0;
 	r->cold = false;
@@ -529,6 +529,6 @@ int ram_seal(struct ram *r, int ro, int next)
 
 void ram_undo(struct ram *r)
 {
-	index_fini(&r->next);
+	page_index_fini(&r->next);
 	r->dead = 0;
 }

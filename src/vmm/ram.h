@@ -30,8 +30,8 @@ enum {
 
 struct ram {
 	struct mem mem;
-	struct index index, next; /* next: while a snapshot is taken */
-	unsigned layers;          /* sealed */
+	struct page_index index, next; /* next: while a snapshot is taken */
+	unsigned layers;               /* sealed */
 	unsigned layer_slot, top_slot, pagemap_slot;
 	uint8_t ahead;             /* the layer that was copied ahead, as in the index; 0: none */
 	uint64_t code, code_pages; /* whole huge pages of the kernel's code; may be none */

@@ -165,7 +165,7 @@ static int next_disk(const void *arg, uint64_t *page, struct extent *x)
 {
 	const struct disk *d = arg;
 
-	while (index_next(&d->index, page, x))
+	while (page_index_next(&d->index, page, x))
 		if (x->what == d->layers - 1)
 			return 1;
 	return 0;
@@ -245,7 +245,7 @@ static int prepare(struct machine *m, struct snapshot_fds *f, struct ctl_msg *a,
 	return r;
 }
 
-int machine_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struct ctl_msg *a)
+int monitor_snapshot(struct machine *m, struct snapshot_fds *f, bool hold, struct ctl_msg *a)
 {
 	bool ran = !m->paused;
 	uint64_t from = mono_ns();

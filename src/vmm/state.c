@@ -9,7 +9,7 @@
 #include "base/io.h"
 #include "base/macro.h"
 
-struct record {
+struct state_record {
 	uint32_t tag, len;
 };
 
@@ -21,7 +21,7 @@ static size_t padded(size_t n)
 
 void *state_room(struct state_out *s, enum state_tag tag, size_t n)
 {
-	struct record rec = {tag, (uint32_t)n};
+	struct state_record rec = {tag, (uint32_t)n};
 	size_t need = s->len + sizeof(rec) + padded(n);
 	unsigned char *p;
 
@@ -70,7 +70,7 @@ int state_write_to(const struct state_out *s, int fd)
 int state_items(struct state_in *s, enum state_tag tag, size_t item, size_t max, const void **ret,
                 size_t *ret_n)
 {
-	struct record rec;
+	struct state_record rec;
 
 	if (s->len - s->at < sizeof(rec))
 		return -EBADMSG;

@@ -6,7 +6,7 @@
 
 #include "base/macro.h"
 
-enum kind {
+enum wire_kind {
 	U32 = 1,
 	U64,
 	STR,
@@ -15,7 +15,7 @@ enum kind {
 	OPT_U32, /* the last field, or not there at all when it is 0 */
 };
 
-struct field {
+struct wire_field {
 	uint8_t kind, offset;
 };
 
@@ -26,7 +26,7 @@ enum {
 
 struct wire_desc {
 	uint8_t size;
-	struct field f[FIELDS_MAX]; /* ends with kind 0 */
+	struct wire_field f[FIELDS_MAX]; /* ends with kind 0 */
 };
 
 #define F(kind, s, m)                                       \
@@ -200,7 +200,7 @@ static bool take_str(struct cursor *c, struct wire_str *ret)
 	return true;
 }
 
-static bool take_field(struct cursor *c, enum kind kind, void *at)
+static bool take_field(struct cursor *c, enum wire_kind kind, void *at)
 {
 	uint32_t lo, hi;
 
@@ -261,7 +261,7 @@ ssize_t wire_take(const struct wire_desc *d, const void *p, size_t n, void *ret)
 	uint8_t tmp[STRUCT_MAX] __attribute__((aligned(8)));
 	struct cursor c = {.p = p, .n = n};
 
-	for (const struct field *f = d->f; f < d->f + FIELDS_MAX && f->kind; f++)
+	for (const struct wire_field *f = d->f; f < d->f + FIELDS_MAX && f->kind; f++)
 		if (!take_field(&c, f->kind, tmp + f->offset))
 			return -EPROTO;
 	memcpy(ret, tmp, d->size);
@@ -305,7 +305,7 @@ static bool put_u32(struct out *o, uint32_t v)
 	return put(o, b, sizeof(b));
 }
 
-static bool put_field(struct out *o, enum kind kind, const void *at)
+static bool put_field(struct out *o, enum wire_kind kind, const void *at)
 {
 	switch (kind) {
 	case U32:
@@ -337,7 +337,7 @@ static bool put_field(struct out *o, enum kind kind, const void *at)
 	return false;
 }
 
-static size_t field_length(enum kind kind, const void *at)
+static size_t field_length(enum wire_kind kind, const void *at)
 {
 	switch (kind) {
 	case U32:
@@ -360,7 +360,7 @@ size_t wire_length(const struct wire_desc *d, const void *msg)
 {
 	size_t n = 0;
 
-	for (const struct field *f = d->f; f < d->f + FIELDS_MAX && f->kind; f++)
+	for (const struct wire_field *f = d->f; f < d->f + FIELDS_MAX && f->kind; f++)
 		n += field_length(f->kind, (const uint8_t *)msg + f->offset);
 	return n;
 }
@@ -369,7 +369,7 @@ ssize_t wire_encode(const struct wire_desc *d, const void *msg, void *buf, size_
 {
 	struct out o = {.p = buf, .n = MIN(cap, (size_t)WIRE_PAYLOAD_MAX)};
 
-	for (const struct field *f = d->f; f < d->f + FIELDS_MAX && f->kind; f++)
+	for (const struct wire_field *f = d->f; f < d->f + FIELDS_MAX && f->kind; f++)
 		if (!put_field(&o, f->kind, (const uint8_t *)msg + f->offset))
 			return -EMSGSIZE;
 	return o.p - (uint8_t *)buf;

@@ -166,7 +166,7 @@ void snapshot_export(struct call *c)
 
 /* ---- in ---- */
 
-struct taking {
+struct archive_taking {
 	struct call *call;
 	struct host *host;
 	char id[SANDBOX_ID + 1];
@@ -179,7 +179,7 @@ struct taking {
 	char piece[HTTP_CHUNK]; /* a copy: the request may end while it is being written */
 };
 
-static void taking_free(struct taking *t)
+static void taking_free(struct archive_taking *t)
 {
 	call_drop(t->call);
 	free(t);
@@ -188,7 +188,7 @@ static void taking_free(struct taking *t)
 /* It came to nothing, or to something. */
 static void undo_work(void *arg)
 {
-	struct taking *t = arg;
+	struct archive_taking *t = arg;
 
 	parcel_free(t->in);
 	t->in = NULL;
@@ -198,14 +198,14 @@ static void undo_work(void *arg)
 
 static void undo_done(void *arg)
 {
-	struct taking *t = arg;
+	struct archive_taking *t = arg;
 
 	if (t->r < 0)
 		host_import_undo(t->host, t->id); /* its files are gone already */
 	taking_free(t);
 }
 
-static void taking_end(struct taking *t)
+static void taking_end(struct archive_taking *t)
 {
 	struct call *c = t->call;
 
@@ -224,7 +224,7 @@ static void taking_end(struct taking *t)
 
 static void feed_work(void *arg)
 {
-	struct taking *t = arg;
+	struct archive_taking *t = arg;
 
 	if (!t->in)
 		t->r = parcel_begin(t->host, t->id, &t->in, &t->err);
@@ -236,7 +236,7 @@ static void feed_work(void *arg)
 
 static void feed_done(void *arg)
 {
-	struct taking *t = arg;
+	struct archive_taking *t = arg;
 
 	t->working = false;
 	if (t->gone && t->r == 0)
@@ -247,7 +247,7 @@ static void feed_done(void *arg)
 		http_body_more(t->call->req);
 }
 
-static void feed(struct taking *t)
+static void feed(struct archive_taking *t)
 {
 	t->working = true;
 	if (pool_submit(t->host->pool, feed_work, feed_done, t) < 0) {
@@ -258,7 +258,7 @@ static void feed(struct taking *t)
 
 static void on_data(void *arg, struct http_req *r, const void *p, size_t n)
 {
-	struct taking *t = arg;
+	struct archive_taking *t = arg;
 
 	memcpy(t->piece, p, n);
 	t->n = n;
@@ -267,7 +267,7 @@ static void on_data(void *arg, struct http_req *r, const void *p, size_t n)
 
 static void on_end(void *arg, struct http_req *r)
 {
-	struct taking *t = arg;
+	struct archive_taking *t = arg;
 
 	t->all = true;
 	feed(t);
@@ -275,7 +275,7 @@ static void on_end(void *arg, struct http_req *r)
 
 static void taking_gone(void *arg)
 {
-	struct taking *t = arg;
+	struct archive_taking *t = arg;
 
 	t->gone = true;
 	if (t->working)
@@ -287,7 +287,7 @@ static void taking_gone(void *arg)
 void snapshot_import(struct call *c)
 {
 	static const struct http_body_ops ops = {.data = on_data, .end = on_end};
-	struct taking *t = calloc(1, sizeof(*t));
+	struct archive_taking *t = calloc(1, sizeof(*t));
 	struct err e;
 	int r = t ? host_import_begin(c->host, c->tenant, &c->quota, t->id, &e) : err_nomem(&e);
 

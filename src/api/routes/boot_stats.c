@@ -116,7 +116,7 @@ void boot_stats(struct call *c)
 		                      json_pack("{s:s, s:f, s:s, s:s, s:o}", "sandbox_id",
 		                                all->s[i].id, "boot_ms", all->s[i].ms, "boot_mode",
 		                                all->s[i].mode, "template", all->s[i].template,
-		                                "at", show_time(all->s[i].at_ms)));
+		                                "at", json_time(all->s[i].at_ms)));
 	call_json(c, 200,
 	          json_pack("{s:I, s:I, s:o, s:o, s:o, s:o}", "total_samples", (json_int_t)all->n,
 	                    "window_seconds",

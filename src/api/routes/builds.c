@@ -46,13 +46,13 @@ static json_t *show(const struct build_info *b)
 	json_t *j =
 	    json_pack("{s:s, s:s, s:s, s:o, s:i, s:i, s:i, s:s}", "id", b->id, "name", b->name,
 	              "status", build_status_name(b->status), "started_at",
-	              show_time(b->started_ms), "size_mb", (int)b->size_mb, "cpu", (int)b->cpu,
+	              json_time(b->started_ms), "size_mb", (int)b->size_mb, "cpu", (int)b->cpu,
 	              "memory_mb", (int)b->memory_mb, "owner_workspace", b->tenant);
 
 	if (j && b->error[0])
 		json_object_set_new(j, "error", json_sentence(b->error));
 	if (j && b->ended_ms)
-		json_object_set_new(j, "ended_at", show_time(b->ended_ms));
+		json_object_set_new(j, "ended_at", json_time(b->ended_ms));
 	if (j && b->bytes)
 		json_object_set_new(j, "bytes", json_integer((json_int_t)b->bytes));
 	return j;
@@ -60,7 +60,7 @@ static json_t *show(const struct build_info *b)
 
 /* --- the form --------------------------------------------------------------------------------- */
 
-struct upload {
+struct build_upload {
 	struct call *c;
 	struct host *host;
 	struct build_order *order;
@@ -77,7 +77,7 @@ struct upload {
 	char piece[HTTP_CHUNK]; /* a copy: the request may end while it is being eaten */
 };
 
-static void upload_free(struct upload *u)
+static void upload_free(struct build_upload *u)
 {
 	build_order_free(u->order);
 	free(u->text);
@@ -85,7 +85,7 @@ static void upload_free(struct upload *u)
 	free(u);
 }
 
-static int number(struct upload *u, unsigned min, unsigned max, unsigned *ret)
+static int number(struct build_upload *u, unsigned min, unsigned max, unsigned *ret)
 {
 	char *end;
 	unsigned long v = strtoul(u->text, &end, 10);
@@ -97,7 +97,7 @@ static int number(struct upload *u, unsigned min, unsigned max, unsigned *ret)
 	return 0;
 }
 
-static int take_args(struct upload *u)
+static int take_args(struct build_upload *u)
 {
 	const char *k;
 	json_t *v;
@@ -115,7 +115,7 @@ static int take_args(struct upload *u)
 }
 
 /* A text field is complete. */
-static int take_field(struct upload *u)
+static int take_field(struct build_upload *u)
 {
 	struct build_order *o = u->order;
 
@@ -163,7 +163,7 @@ static int take_field(struct upload *u)
 	               "there is no field '%s': files of the context need a filename", u->field);
 }
 
-static int begin_part(struct upload *u)
+static int begin_part(struct build_upload *u)
 {
 	if (u->m.filename && (u->order->dockerfile || strcmp(u->m.name, "rootfs") != 0) &&
 	    strcmp(u->m.name, "dockerfile") != 0) {
@@ -182,7 +182,7 @@ static int begin_part(struct upload *u)
 	return u->text ? 0 : err_nomem(&u->err);
 }
 
-static int data(struct upload *u, const char *p, size_t n)
+static int data(struct build_upload *u, const char *p, size_t n)
 {
 	if (u->part == PART_FILE)
 		return build_order_data(u->order, p, n, &u->err);
@@ -194,7 +194,7 @@ static int data(struct upload *u, const char *p, size_t n)
 	return 0;
 }
 
-static int end_part(struct upload *u)
+static int end_part(struct build_upload *u)
 {
 	int r = u->part == PART_FILE ? build_order_file_end(u->order, &u->err) : take_field(u);
 
@@ -205,7 +205,7 @@ static int end_part(struct upload *u)
 /* One piece, on the pool. */
 static void eat(void *arg)
 {
-	struct upload *u = arg;
+	struct build_upload *u = arg;
 
 	while (u->r == 0 && u->n && !u->complete) {
 		enum multipart_event ev;
@@ -235,7 +235,7 @@ static void eat(void *arg)
 
 static void eaten(void *arg)
 {
-	struct upload *u = arg;
+	struct build_upload *u = arg;
 
 	u->at_work = false;
 	if (u->gone) {
@@ -254,7 +254,7 @@ static void eaten(void *arg)
 
 static void on_data(void *arg, struct http_req *r, const void *p, size_t n)
 {
-	struct upload *u = arg;
+	struct build_upload *u = arg;
 
 	(void)r;
 	memcpy(u->piece, p, n);
@@ -269,7 +269,7 @@ static void on_data(void *arg, struct http_req *r, const void *p, size_t n)
 
 static void on_all(void *arg, struct http_req *r)
 {
-	struct upload *u = arg;
+	struct build_upload *u = arg;
 	struct call *c = call_hold(u->c);
 	struct build_order *o = u->order;
 	struct build_info info;
@@ -295,7 +295,7 @@ static void on_all(void *arg, struct http_req *r)
 
 static void upload_gone(void *arg)
 {
-	struct upload *u = arg;
+	struct build_upload *u = arg;
 
 	if (u->at_work)
 		u->gone = true;
@@ -306,7 +306,7 @@ static void upload_gone(void *arg)
 void templates_build(struct call *c)
 {
 	static const struct http_body_ops ops = {.data = on_data, .end = on_all};
-	struct upload *u = calloc(1, sizeof(*u));
+	struct build_upload *u = calloc(1, sizeof(*u));
 	const char *type = http_header(c->req, "Content-Type");
 	struct err e;
 

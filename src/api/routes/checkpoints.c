@@ -16,7 +16,7 @@
 static json_t *show(const struct checkpoint *c)
 {
 	return json_pack("{s:s, s:s, s:b, s:o, s:I, s:f, s:I}", "id", c->id, "name", c->name,
-	                 "automatic", c->automatic, "created_at", show_time(c->created_ms),
+	                 "automatic", c->automatic, "created_at", json_time(c->created_ms),
 	                 "size_bytes", (json_int_t)c->bytes, "stop_ms", (double)c->stop_ns / 1e6,
 	                 "generation", (json_int_t)c->generation);
 }

@@ -210,27 +210,27 @@ void exec_run(struct call *c)
 
 /* ---- POST exec/stream ---- */
 
-struct stream {
+struct command_stream {
 	struct sse s;
 	struct exec_job *x;
 };
 
 static void stream_started(void *arg, uint64_t id, unsigned pid)
 {
-	struct stream *st = arg;
+	struct command_stream *st = arg;
 
 	sse_begin(&st->s);
 }
 
 static void stream_data(void *arg, bool err, const void *p, size_t n)
 {
-	struct stream *st = arg;
+	struct command_stream *st = arg;
 
 	sse_begin(&st->s); /* a program that could not start has output, too */
 	sse_output(&st->s, err, p, n, NULL);
 }
 
-static void stream_free(struct stream *st)
+static void stream_free(struct command_stream *st)
 {
 	sse_fini(&st->s);
 	free(st);
@@ -238,7 +238,7 @@ static void stream_free(struct stream *st)
 
 static void stream_end(void *arg, const struct err *e, const struct exec_exit *x)
 {
-	struct stream *st = arg;
+	struct command_stream *st = arg;
 
 	st->x = NULL;
 	if (e) {
@@ -255,7 +255,7 @@ static void stream_end(void *arg, const struct err *e, const struct exec_exit *x
 
 static void stream_gone(void *arg)
 {
-	struct stream *st = arg;
+	struct command_stream *st = arg;
 
 	exec_abandon(st->x);
 	stream_free(st);
@@ -268,7 +268,7 @@ void exec_stream(struct call *c)
 	                                    .end = stream_end};
 	const char *encoding;
 	struct exec_spec s;
-	struct stream *st;
+	struct command_stream *st;
 	struct err e;
 	bool base64;
 

@@ -173,7 +173,7 @@ static void listing_gone(void *arg)
 	listing_free(l);
 }
 
-void file_dir(struct call *c)
+void files_dir(struct call *c)
 {
 	static const struct job_ops ops = {.data = listing_data, .end = listing_end};
 	char *path = file_query_path(c, "/");

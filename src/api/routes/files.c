@@ -323,7 +323,7 @@ static void measuring_end(void *arg, struct job *j, const struct job_end *end)
 	}
 }
 
-void file_read(struct call *c)
+void files_read(struct call *c)
 {
 	static const struct job_ops look_ops = {.reply = looking_reply, .end = reading_end};
 	static const struct job_ops measure_ops = {.reply = measuring_reply, .end = measuring_end};
@@ -365,14 +365,14 @@ void file_read(struct call *c)
 
 /* ---- write ---- */
 
-struct writing {
+struct file_writing {
 	struct call *c;
 	struct job *j;
 	char *path;
 	struct body_feed body;
 };
 
-static void writing_free(struct writing *w)
+static void writing_free(struct file_writing *w)
 {
 	call_leave(w->c);
 	free(w->path);
@@ -381,21 +381,21 @@ static void writing_free(struct writing *w)
 
 static void writing_all(void *arg)
 {
-	struct writing *w = arg;
+	struct file_writing *w = arg;
 
 	job_send_eof(w->j);
 }
 
 static void writing_writable(void *arg, struct job *j)
 {
-	struct writing *w = arg;
+	struct file_writing *w = arg;
 
 	body_feed_more(&w->body);
 }
 
 static void writing_end(void *arg, struct job *j, const struct job_end *end)
 {
-	struct writing *w = arg;
+	struct file_writing *w = arg;
 
 	w->j = NULL;
 	if (!end->e && !end->guest && w->body.all)
@@ -410,19 +410,19 @@ static void writing_end(void *arg, struct job *j, const struct job_end *end)
 
 static void writing_gone(void *arg)
 {
-	struct writing *w = arg;
+	struct file_writing *w = arg;
 
 	job_abandon(w->j); /* what was there before stays: the new file never got its name */
 	writing_free(w);
 }
 
-void file_write(struct call *c)
+void files_write(struct call *c)
 {
 	static const struct job_ops ops = {.writable = writing_writable, .end = writing_end};
 	autofree char *mode_text = call_query(c, "mode");
 	char *path = file_query_path(c, NULL);
 	uint32_t flags = WIRE_WRITE_PARENTS, mode;
-	struct writing *w;
+	struct file_writing *w;
 	struct err e;
 
 	if (!path || !file_mode(c, mode_text, &mode)) {
@@ -534,7 +534,7 @@ void file_delete(struct call *c)
 	                                      .flags = WIRE_REMOVE_RECURSIVE});
 }
 
-void file_stat(struct call *c)
+void files_stat(struct call *c)
 {
 	autofree char *path = file_query_path(c, NULL), *follow = call_query(c, "follow");
 	bool stay = follow && (strcmp(follow, "0") == 0 || strcmp(follow, "false") == 0);
@@ -545,7 +545,7 @@ void file_stat(struct call *c)
 		                                      .flags = stay ? WIRE_STAT_NOFOLLOW : 0});
 }
 
-void file_mkdir(struct call *c)
+void files_mkdir(struct call *c)
 {
 	const char *path, *mode_text;
 	bool parents;
@@ -561,7 +561,7 @@ void file_mkdir(struct call *c)
 	                                 .mode = mode});
 }
 
-void file_rename(struct call *c)
+void files_rename(struct call *c)
 {
 	const char *from, *to;
 	bool replace;
@@ -576,7 +576,7 @@ void file_rename(struct call *c)
 	                                     .flags = replace ? 0 : WIRE_RENAME_NOREPLACE});
 }
 
-void file_chmod(struct call *c)
+void files_chmod(struct call *c)
 {
 	const char *path, *mode_text;
 	uint32_t mode;
@@ -592,7 +592,7 @@ void file_chmod(struct call *c)
 	            &(struct wire_path_flags){.path = wire_str(path), .flags = mode});
 }
 
-void file_symlink(struct call *c)
+void files_symlink(struct call *c)
 {
 	const char *path, *target;
 

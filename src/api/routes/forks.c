@@ -54,7 +54,7 @@ static void forked(void *arg, const struct err *e, struct host_forked *f)
 		}
 	}
 	j = json_pack("{s:s, s:s, s:s, s:o}", "parent_id", k->parent, "snapshot_id", f->snapshot_id,
-	              "tree_id", k->tree, "at", show_time(wall_ms()));
+	              "tree_id", k->tree, "at", json_time(wall_ms()));
 	if (k->is_tree) {
 		json_object_set(j, "children", objects);
 	} else {

@@ -232,11 +232,11 @@ void logs_get(struct call *c)
 static json_t *show_event(const struct event *ev)
 {
 	return json_pack("{s:I, s:o, s:s, s:s, s:O*}", "seq", (json_int_t)ev->seq, "time",
-	                 show_time(ev->at_ms), "sandbox_id", ev->sandbox_id, "type", ev->type,
+	                 json_time(ev->at_ms), "sandbox_id", ev->sandbox_id, "type", ev->type,
 	                 "payload", ev->payload);
 }
 
-struct listener {
+struct log_listener {
 	struct event_listener in;
 	struct call *call;
 	char id[SANDBOX_ID + 1]; /* "": of all */
@@ -246,7 +246,7 @@ struct listener {
 
 static void listener_end(void *arg)
 {
-	struct listener *l = arg;
+	struct log_listener *l = arg;
 
 	events_unlisten(&l->in);
 	call_leave(l->call);
@@ -256,7 +256,7 @@ static void listener_end(void *arg)
 
 static void listener_room(void *arg)
 {
-	struct listener *l = arg;
+	struct log_listener *l = arg;
 
 	while (json_array_size(l->queue) && call_room(l->call)) {
 		call_event(l->call, "event", json_incref(json_array_get(l->queue, 0)));
@@ -270,7 +270,7 @@ static void listener_room(void *arg)
 
 static void heard(void *arg, const struct event *ev)
 {
-	struct listener *l = arg;
+	struct log_listener *l = arg;
 	struct call *c = l->call;
 
 	if (strcmp(ev->tenant, c->tenant) != 0 || (l->id[0] && strcmp(ev->sandbox_id, l->id) != 0))
@@ -297,7 +297,7 @@ static void append(void *arg, const struct event *ev)
 static void events_of(struct call *c, const char *id)
 {
 	json_t *past = json_array(), *v;
-	struct listener *l;
+	struct log_listener *l;
 	int64_t tail;
 	struct err e;
 	size_t i;
@@ -352,7 +352,7 @@ static bool audit_row(void *arg, const struct db_audit *row)
 	              "workspace", row->tenant, "actor", row->actor, "request_id", row->request_id,
 	              "method", json_text(row->method, strlen(row->method)), "path",
 	              json_text(row->path, strlen(row->path)), "status", row->status, "ts",
-	              show_time(row->at_ms));
+	              json_time(row->at_ms));
 
 	return json_array_append_new(arg, j) == 0;
 }
@@ -406,7 +406,7 @@ void audit_list(struct call *c)
 		call_error(c, &e);
 	else
 		call_json(c, 200,
-		          json_pack("{s:O, s:o}", "entries", list, "since", show_time(from)));
+		          json_pack("{s:O, s:o}", "entries", list, "since", json_time(from)));
 out:
 	json_decref(list);
 }

@@ -388,6 +388,6 @@ void preview_token(struct call *c)
 	json_object_set_new(j, "sandbox_id", json_string(p.sandbox));
 	json_object_set_new(j, "port", json_integer(port));
 	json_object_set(j, "paths", json_is_array(paths) ? paths : json_null());
-	json_object_set_new(j, "expires_at", show_time(p.expires_s * 1000));
+	json_object_set_new(j, "expires_at", json_time(p.expires_s * 1000));
 	call_json(c, 200, j);
 }

@@ -37,7 +37,7 @@ enum phase {
 	OVER,
 };
 
-struct piece {
+struct preview_piece {
 	const char *p;
 	size_t n;
 };
@@ -53,7 +53,7 @@ struct proxy {
 	/* to the guest */
 	char *request;
 	char size[24];
-	struct piece out[PIECES];
+	struct preview_piece out[PIECES];
 	size_t n_out;
 
 	/* from the guest */
@@ -122,7 +122,7 @@ static void proxy_push(struct proxy *x)
 
 static void proxy_put(struct proxy *x, const char *p, size_t n)
 {
-	x->out[x->n_out++] = (struct piece){p, n};
+	x->out[x->n_out++] = (struct preview_piece){p, n};
 }
 
 static void on_body(void *arg, struct http_req *r, const void *p, size_t n)

@@ -47,11 +47,11 @@ handler terminal_pty, terminal_ssh;
 handler terminal_exec_ws;
 
 /* routes/files.c */
-handler file_read, file_write, file_delete, file_stat, file_mkdir, file_rename, file_chmod;
-handler file_symlink;
+handler files_read, files_write, file_delete, files_stat, files_mkdir, files_rename, files_chmod;
+handler files_symlink;
 
 /* routes/directories.c */
-handler file_dir, file_watch;
+handler files_dir, file_watch;
 
 /* routes/code.c */
 handler repl_once, repl_languages, repl_run, repl_run_stream;

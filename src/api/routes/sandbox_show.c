@@ -42,7 +42,7 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb)
 	              sandbox_state_name(sb->state), "guest_ip", address, "host_tap", "", "mac",
 	              mac, "vsock_cid", 0, "from_snapshot", s->from_snapshot, "boot_ms",
 	              (int)sb->boot_ms, "boot_mode", sb->boot_mode ? sb->boot_mode : "",
-	              "created_at", show_time(sb->created_ms));
+	              "created_at", json_time(sb->created_ms));
 
 	if (!j)
 		return NULL;
@@ -51,7 +51,7 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb)
 	json_object_set_new(j, "persistent", json_boolean(s->persistent));
 	json_object_set_new(j, "checkpoints", json_string(s->checkpoints ? "auto" : "off"));
 	json_object_set_new(j, "ttl_seconds", s->ttl_s < 0 ? json_null() : json_integer(s->ttl_s));
-	json_object_set_new(j, "expires_at", expires ? show_time(expires) : json_null());
+	json_object_set_new(j, "expires_at", expires ? json_time(expires) : json_null());
 	json_object_set_new(j, "parent_id", text_or_null(sb->parent));
 	json_object_set_new(j, "fork_tree_id", text_or_null(sb->tree));
 	json_object_set_new(j, "metadata", show_metadata(s->metadata));

@@ -156,7 +156,7 @@ static json_t *lifecycle(struct call *c)
 	return json_pack("{s:I, s:b, s:I, s:o, s:s}", "ttl_seconds",
 	                 (json_int_t)(sb->spec.ttl_s < 0 ? 0 : sb->spec.ttl_s), "persistent",
 	                 sb->spec.persistent, "idle_seconds", (json_int_t)idle, "expires_at",
-	                 expires ? show_time(expires) : json_null(), "checkpoints",
+	                 expires ? json_time(expires) : json_null(), "checkpoints",
 	                 sb->spec.checkpoints ? "auto" : "off");
 }
 

@@ -16,8 +16,8 @@ json_t *snapshot_json(const struct host_snapshot *s)
 	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:s, s:s, s:s}", "id", s->id,
 	                 "sandbox_id", s->sandbox_id, "name", s->name, "template", s->template,
 	                 "size_bytes", (json_int_t)s->size_bytes, "created_at",
-	                 show_time(s->created_ms), "expires_at",
-	                 s->expires_ms ? show_time(s->expires_ms) : json_null(), "mem_path", "",
+	                 json_time(s->created_ms), "expires_at",
+	                 s->expires_ms ? json_time(s->expires_ms) : json_null(), "mem_path", "",
 	                 "state_path", "", "workspace", s->tenant);
 }
 

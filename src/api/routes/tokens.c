@@ -22,7 +22,7 @@ static json_t *scopes(bool admin)
 static json_t *show(const struct token *t)
 {
 	return json_pack("{s:s, s:s, s:o, s:s, s:o, s:o}", "prefix", t->prefix, "label", t->label,
-	                 "created_at", show_time(t->created_ms), "tenant", t->tenant->name,
+	                 "created_at", json_time(t->created_ms), "tenant", t->tenant->name,
 	                 "scopes", scopes(t->admin), "quota", quota_json(&t->quota, t->rate_per_s));
 }
 

@@ -24,12 +24,12 @@ enum {
 	CHILDREN_MAX = 1024,
 };
 
-struct seen {
+struct usage_seen {
 	uint64_t ticks, rss, vsz, threads, at_ns;
 };
 
 /* One process; what it cannot read counts as nothing: it may have just ended. */
-static void look_at(pid_t pid, bool first, struct seen *s)
+static void look_at(pid_t pid, bool first, struct usage_seen *s)
 {
 	unsigned long utime = 0, stime = 0, vsz = 0;
 	long rss = 0, threads = 0;
@@ -54,9 +54,9 @@ static void look_at(pid_t pid, bool first, struct seen *s)
 	}
 }
 
-static struct seen look_at_all(pid_t pid)
+static struct usage_seen look_at_all(pid_t pid)
 {
-	struct seen s = {.at_ns = mono_ns()};
+	struct usage_seen s = {.at_ns = mono_ns()};
 	autofree char *children = NULL;
 	char path[64], *p, *end;
 	size_t n;
@@ -81,7 +81,7 @@ struct usage {
 	struct call *call;
 	char id[SANDBOX_ID + 1];
 	pid_t pid;
-	struct seen before;
+	struct usage_seen before;
 	struct wire_stats guest;
 	bool has_guest;
 	unsigned pending; /* the guest's answer, the second look */
@@ -102,7 +102,7 @@ static void answer(struct usage *u)
 {
 	struct call *c = u->call;
 	struct sandbox *sb = host_find(c->host, c->tenant, u->id);
-	struct seen now = {0};
+	struct usage_seen now = {0};
 	double percent = 0;
 	uint64_t age_ms;
 	json_t *j;

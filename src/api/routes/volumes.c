@@ -41,7 +41,7 @@ static json_t *show(struct call *c, const struct volume_info *v)
 	                 v->source[0] ? json_string(v->source) : json_null(), "size_mb",
 	                 (json_int_t)(v->size_bytes >> 20), "size_bytes", (json_int_t)v->size_bytes,
 	                 "used_bytes", (json_int_t)v->used_bytes, "created_at",
-	                 show_time(v->created_ms), "mounted_by", mounted_by(c, v->name));
+	                 json_time(v->created_ms), "mounted_by", mounted_by(c, v->name));
 }
 
 static void answer(struct call *c, int status, const struct err *e, const struct volume_info *v)

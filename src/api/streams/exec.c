@@ -290,7 +290,7 @@ void exec_resize(struct exec_job *x, unsigned rows, unsigned cols)
 		job_resize(x->job, rows, cols);
 }
 
-void exec_signal(struct exec_job *x, int signo)
+void exec_send_signal(struct exec_job *x, int signo)
 {
 	if (x->job)
 		job_signal(x->job, signo, 0);

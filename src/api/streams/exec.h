@@ -69,7 +69,7 @@ void exec_credit(struct exec_job *x, bool err, size_t n);
 size_t exec_send(struct exec_job *x, const void *p, size_t n); /* writable() when less than n */
 void exec_send_eof(struct exec_job *x);
 void exec_resize(struct exec_job *x, unsigned rows, unsigned cols);
-void exec_signal(struct exec_job *x, int signo);
+void exec_send_signal(struct exec_job *x, int signo);
 void exec_cancel(struct exec_job *x);  /* end() comes, with kind "cancelled" */
 void exec_abandon(struct exec_job *x); /* no callback any more; NULL is fine */
 

@@ -117,7 +117,7 @@ json_t *session_json(const struct sandbox *sb, const struct session *s)
 	json_object_set_new(j, "sandbox_id", json_string(sb->id));
 	json_object_set_new(j, "language", json_string(s->language));
 	json_object_set_new(j, "created_at",
-	                    show_time(s->created_ms ? s->created_ms : sb->created_ms));
+	                    json_time(s->created_ms ? s->created_ms : sb->created_ms));
 	return j;
 }
 

@@ -57,7 +57,7 @@ struct work {
 	void (*run)(struct work *w);
 };
 
-struct listener {
+struct agent_listener {
 	struct source src;
 	struct agent *a;
 	int fd;
@@ -68,7 +68,7 @@ struct listener {
 struct agent {
 	int epoll, sigfd, log;
 	struct source sig;
-	struct listener listener;
+	struct agent_listener listener;
 	bool init;         /* we are PID 1 and the machine is ours */
 	bool reap_rest;    /* a SIGCHLD is not yet used up */
 	bool spare_wanted; /* an exec is done: prepare for the next one */

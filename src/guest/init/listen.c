@@ -38,7 +38,7 @@ static int socket_accept(int fd)
 
 static void listener_ready(struct source *s, uint32_t events)
 {
-	struct listener *l = container_of(s, struct listener, src);
+	struct agent_listener *l = container_of(s, struct agent_listener, src);
 	int fd = l->accept(l->fd);
 
 	if (fd >= 0)
@@ -47,11 +47,11 @@ static void listener_ready(struct source *s, uint32_t events)
 
 static int listen_on(struct agent *a, int fd, int (*accept)(int fd), bool reset_means_reborn)
 {
-	a->listener = (struct listener){.src.ready = listener_ready,
-	                                .a = a,
-	                                .fd = fd,
-	                                .accept = accept,
-	                                .reset_means_reborn = reset_means_reborn};
+	a->listener = (struct agent_listener){.src.ready = listener_ready,
+	                                      .a = a,
+	                                      .fd = fd,
+	                                      .accept = accept,
+	                                      .reset_means_reborn = reset_means_reborn};
 	return source_add(a, &a->listener.src, fd, EPOLLIN);
 }
 

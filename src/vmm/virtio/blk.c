@@ -98,20 +98,20 @@ static void blk_work(struct vdev *v)
 		vdev_signal(v, 0);
 }
 
-struct config {
+struct blk_config {
 	struct virtio_blk_config standard;
 	uint8_t unused[BLK_CONFIG_READ_ONLY - sizeof(struct virtio_blk_config)];
 	uint32_t read_only, open, number;
 };
 
-_Static_assert(offsetof(struct config, open) == BLK_CONFIG_OPEN &&
-                   offsetof(struct config, number) == BLK_CONFIG_NUMBER,
+_Static_assert(offsetof(struct blk_config, open) == BLK_CONFIG_OPEN &&
+                   offsetof(struct blk_config, number) == BLK_CONFIG_NUMBER,
                "the driver's idea of it");
 
 static void blk_config(struct vdev *v, size_t off, void *buf, size_t len)
 {
 	const struct blk *b = (const struct blk *)v;
-	const struct config config = {
+	const struct blk_config config = {
 	    .standard = {.capacity = b->disk.size / SECTOR,
 	                 .seg_max = SEGMENTS,
 	                 .blk_size = INDEX_PAGE,
@@ -162,7 +162,7 @@ static const struct vdev_ops blk_ops = {
     .work = blk_work,
     .here = blk_here,
     .reset = blk_reset,
-    .config_len = sizeof(struct config),
+    .config_len = sizeof(struct blk_config),
     .config_read = blk_config,
     .config_write = blk_config_write,
 };

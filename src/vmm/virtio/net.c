@@ -23,7 +23,7 @@ enum {
 
 static const uint8_t guest_mac[6] = {0x06, 0x00, 0xac, 0x1f, 0xff, 0x02};
 
-static void want_frames(struct net *n, bool reading)
+static void want_frames(struct virtio_net *n, bool reading)
 {
 	if (n->tap < 0 || n->reading == reading)
 		return;
@@ -33,7 +33,7 @@ static void want_frames(struct net *n, bool reading)
 
 /* --- to the tap */
 
-static void send_frame(struct net *n, struct chain *c)
+static void send_frame(struct virtio_net *n, struct chain *c)
 {
 	struct iovec iov[CHAIN_MAX + 1];
 	uint8_t head[LONG];
@@ -48,7 +48,7 @@ static void send_frame(struct net *n, struct chain *c)
 		(void)!writev(n->tap, iov, k + 1);
 }
 
-static void send_frames(struct net *n)
+static void send_frames(struct virtio_net *n)
 {
 	bool any = false;
 	struct chain c;
@@ -74,7 +74,7 @@ struct room {
 	size_t total;
 };
 
-static void take_room(struct net *n, struct room *r, size_t want)
+static void take_room(struct virtio_net *n, struct room *r, size_t want)
 {
 	unsigned max = vdev_has(&n->vdev, VIRTIO_NET_F_MRG_RXBUF) ? CHAINS_MAX : 1;
 	struct chain c;
@@ -98,14 +98,14 @@ static void take_room(struct net *n, struct room *r, size_t want)
 	}
 }
 
-static void give_back(struct net *n, const struct room *r, unsigned used)
+static void give_back(struct virtio_net *n, const struct room *r, unsigned used)
 {
 	for (unsigned i = used; i < r->chains; i++)
 		queue_unpop(&n->vdev.queue[RX]);
 }
 
 /* True: a frame came, whatever became of it. */
-static bool receive_frame(struct net *n, bool *ret_any)
+static bool receive_frame(struct virtio_net *n, bool *ret_any)
 {
 	struct iovec iov[CHAIN_MAX + 1];
 	struct virtio_net_hdr_mrg_rxbuf head = {0};
@@ -144,7 +144,7 @@ static bool receive_frame(struct net *n, bool *ret_any)
 	return true;
 }
 
-static void receive_frames(struct net *n)
+static void receive_frames(struct virtio_net *n)
 {
 	bool any = false;
 
@@ -156,7 +156,7 @@ static void receive_frames(struct net *n)
 
 static void tap_ready(void *arg, uint32_t events)
 {
-	struct net *n = arg;
+	struct virtio_net *n = arg;
 
 	pthread_mutex_lock(n->lock);
 	if (vdev_live(&n->vdev))
@@ -173,7 +173,7 @@ static void tap_ready(void *arg, uint32_t events)
 
 static void net_work(struct vdev *v)
 {
-	struct net *n = (struct net *)v;
+	struct virtio_net *n = (struct virtio_net *)v;
 
 	if (!vdev_live(v))
 		return;
@@ -184,7 +184,7 @@ static void net_work(struct vdev *v)
 
 static void net_config(struct vdev *v, size_t off, void *buf, size_t len)
 {
-	const struct net *n = (const struct net *)v;
+	const struct virtio_net *n = (const struct virtio_net *)v;
 	struct virtio_net_config config = {.status = n->tap >= 0 ? VIRTIO_NET_S_LINK_UP : 0};
 
 	memcpy(config.mac, guest_mac, sizeof(guest_mac));
@@ -204,11 +204,13 @@ static const struct vdev_ops net_ops = {
     .config_read = net_config,
 };
 
-int net_init(struct net *n, struct loop *loop, pthread_mutex_t *lock, int tap,
+int net_init(struct virtio_net *n, struct loop *loop, pthread_mutex_t *lock, int tap,
              const struct mem *mem)
 {
-	*n =
-	    (struct net){.loop = loop, .lock = lock, .tap = tap, .io = {.fn = tap_ready, .arg = n}};
+	*n = (struct virtio_net){.loop = loop,
+	                         .lock = lock,
+	                         .tap = tap,
+	                         .io = {.fn = tap_ready, .arg = n}};
 	vdev_init(&n->vdev, &net_ops, mem);
 	return tap < 0 ? 0 : loop_io_add(loop, &n->io, tap, 0);
 }

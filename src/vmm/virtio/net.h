@@ -10,7 +10,7 @@
 #include "base/loop.h"
 #include "vmm/virtio/mmio.h"
 
-struct net {
+struct virtio_net {
 	struct vdev vdev;
 	struct loop *loop;
 	pthread_mutex_t *lock;
@@ -20,5 +20,5 @@ struct net {
 };
 
 /* The tap is the caller's, and non-blocking. */
-int net_init(struct net *n, struct loop *loop, pthread_mutex_t *lock, int tap,
+int net_init(struct virtio_net *n, struct loop *loop, pthread_mutex_t *lock, int tap,
              const struct mem *mem);

@@ -23,7 +23,7 @@ static uint16_t *avail_ring(const struct queue *q)
 }
 
 /* One table: the queue's own, or the one that an indirect descriptor names. */
-struct table {
+struct virtq_table {
 	const uint8_t *at; /* not aligned, if the guest likes it so */
 	unsigned n;
 };
@@ -49,7 +49,8 @@ static int add_piece(const struct queue *q, const struct vring_desc *d, struct c
 	return 0;
 }
 
-static int walk(const struct queue *q, struct table t, unsigned i, bool indirect, struct chain *c)
+static int walk(const struct queue *q, struct virtq_table t, unsigned i, bool indirect,
+                struct chain *c)
 {
 	struct vring_desc d;
 	int r;
@@ -85,7 +86,8 @@ bool queue_asked(const struct queue *q)
 int queue_pop(struct queue *q, struct chain *ret)
 {
 	uint16_t *ring = avail_ring(q), idx = mem_load16(&ring[1]);
-	struct table t = {mem_at(q->mem, q->desc, q->size * sizeof(struct vring_desc)), q->size};
+	struct virtq_table t = {mem_at(q->mem, q->desc, q->size * sizeof(struct vring_desc)),
+	                        q->size};
 	int r;
 
 	if (idx == q->next_avail)

@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char *path_of(const struct match *m)
+static char *path_of(const struct route_match *m)
 {
 	char *text = NULL;
 	size_t n, k = 0;
@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	autofree char *text = strndup((const char *)data, size), *again = NULL;
 	char *path = text ? strchr(text, ' ') : NULL;
-	struct match m, other;
+	struct route_match m, other;
 
 	if (!path)
 		return 0;

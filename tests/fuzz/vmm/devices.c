@@ -38,12 +38,12 @@ static struct {
 	struct blk blk;
 	struct volumes volumes;
 	int file, marks;
-	struct net net;
+	struct virtio_net net;
 	struct rng rng;
 	struct vsock vsock;
 	struct balloon balloon;
 	struct serial serial;
-	struct host host;
+	struct host_page host;
 } f;
 
 static void nothing(void *arg, unsigned irq)
@@ -210,7 +210,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	/* Shared, and no top to punch: what is released is only checked. */
 	f.ram = (struct ram){.mem = {memory, MEMORY}, .top_slot = 999, .cold = true};
 	f.serial = (struct serial){.out = no_output, .interrupt = nothing};
-	f.host = (struct host){.wall_ns = no_time};
+	f.host = (struct host_page){.wall_ns = no_time};
 	which = data[0];
 	v = make(which);
 	v->interrupt = nothing;

@@ -59,7 +59,7 @@ static void every_kind_of_the_contract_has_its_status(void **state)
 
 static void shows(uint64_t ms, const char *text)
 {
-	json_t *j = show_time(ms);
+	json_t *j = json_time(ms);
 
 	assert_string_equal(json_string_value(j), text);
 	json_decref(j);

@@ -46,7 +46,7 @@ static void every_route_is_found_by_a_path_of_its_own(void **state)
 	for (size_t i = 0; i < nroutes; i++) {
 		const char *method = strcmp(routes[i].method, "*") ? routes[i].method : "PUT";
 		char path[200];
-		struct match m;
+		struct route_match m;
 
 		sample(routes[i].path, path, sizeof(path));
 		if (route_find(method, path, &m) != 0 || m.route != &routes[i])
@@ -106,7 +106,7 @@ static void finds(const char *method, const char *path, const char *pattern, con
                   const char *p1, const char *p2)
 {
 	const char *want[API_PARAMS_MAX] = {p0, p1, p2};
-	struct match m;
+	struct route_match m;
 
 	if (route_find(method, path, &m) != 0)
 		fail_msg("%s %s is not found", method, path);
@@ -157,7 +157,7 @@ static void what_is_not_there_is_not_found(void **state)
 	                                    "",
 	                                    "/v1/sandboxes/i//",
 	                                    "/v1/sandboxes/i/fs/dir/x"};
-	struct match m;
+	struct route_match m;
 
 	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
 		assert_int_equal(route_find("GET", paths[i], &m), -ENOENT);
@@ -165,7 +165,7 @@ static void what_is_not_there_is_not_found(void **state)
 
 static void a_wrong_method_is_told_the_right_ones(void **state)
 {
-	struct match m;
+	struct route_match m;
 
 	assert_int_equal(route_find("PUT", "/v1/sandboxes", &m), -EPERM);
 	assert_string_equal(m.allow, "POST, GET");
@@ -182,7 +182,7 @@ static void bad_encodings_are_refused(void **state)
 {
 	static const char *const paths[] = {"/v1/volumes/%", "/v1/volumes/%2", "/v1/volumes/%zz",
 	                                    "/v1/volumes/a%00b", "/v1/volumes/%ff"};
-	struct match m;
+	struct route_match m;
 
 	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
 		assert_int_equal(route_find("GET", paths[i], &m), -EBADMSG);

@@ -18,7 +18,7 @@
 /* All events of text as "name=data|", fed in pieces of that size. */
 static char *events_of(const char *text, size_t n, size_t piece)
 {
-	struct sse s = {0};
+	struct sse_reader s = {0};
 	char *out = NULL;
 	size_t len;
 	FILE *f = open_memstream(&out, &len);
@@ -27,13 +27,13 @@ static char *events_of(const char *text, size_t n, size_t piece)
 		size_t m = MIN(piece, n - at), done = 0, used;
 		struct panda_event ev;
 
-		while (sse_feed(&s, text + at + done, m - done, &used, &ev) > 0) {
+		while (sse_reader_feed(&s, text + at + done, m - done, &used, &ev) > 0) {
 			assert_int_equal(strlen(ev.data), ev.len);
 			fprintf(f, "%s=%s|", ev.name, ev.data);
 			done += used;
 		}
 	}
-	sse_fini(&s);
+	sse_reader_fini(&s);
 	fclose(f);
 	return out;
 }
@@ -83,32 +83,32 @@ static void a_tail_without_its_empty_line_is_no_event(void **state)
 static void an_endless_line_is_refused(void **state)
 {
 	struct panda_event ev;
-	struct sse s = {0};
+	struct sse_reader s = {0};
 	char block[4096];
 	size_t used;
 	int r = 0, fed = 0;
 
 	memset(block, 'x', sizeof(block));
 	while (r == 0 && fed < 2 * PANDA_EVENT_MAX) {
-		r = sse_feed(&s, block, sizeof(block), &used, &ev);
+		r = sse_reader_feed(&s, block, sizeof(block), &used, &ev);
 		fed += (int)sizeof(block);
 	}
 	assert_int_equal(r, -EMSGSIZE);
 	assert_true(fed <= PANDA_EVENT_MAX + (int)sizeof(block));
-	sse_fini(&s);
+	sse_reader_fini(&s);
 }
 
 static void endless_lines_of_data_are_refused(void **state)
 {
 	struct panda_event ev;
-	struct sse s = {0};
+	struct sse_reader s = {0};
 	size_t used;
 	int r = 0;
 
 	for (int i = 0; r == 0 && i < PANDA_EVENT_MAX; i++)
-		r = sse_feed(&s, "data: 0123456789\n", 17, &used, &ev);
+		r = sse_reader_feed(&s, "data: 0123456789\n", 17, &used, &ev);
 	assert_int_equal(r, -EMSGSIZE);
-	sse_fini(&s);
+	sse_reader_fini(&s);
 }
 
 int main(void)

@@ -211,24 +211,24 @@ static void the_index_loads_what_it_saved_and_refuses_nonsense(void **state)
 	};
 	const struct extent good[] = {{1, 2, 3}, {3, 1, 1}, {63, 1, 2}};
 	struct extent back[3];
-	struct index x;
+	struct page_index x;
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-		assert_int_equal(index_init(&x, BLOCKS), 0);
-		assert_int_equal(index_load(&x, bad[i], 2, 3), -EBADMSG);
-		index_fini(&x);
+		assert_int_equal(page_index_init(&x, BLOCKS), 0);
+		assert_int_equal(page_index_load(&x, bad[i], 2, 3), -EBADMSG);
+		page_index_fini(&x);
 	}
-	assert_int_equal(index_init(&x, BLOCKS), 0);
-	assert_int_equal(index_load(&x, good, 3, 3), 0);
-	assert_int_equal(index_extents(&x, back, 3), 3);
+	assert_int_equal(page_index_init(&x, BLOCKS), 0);
+	assert_int_equal(page_index_load(&x, good, 3, 3), 0);
+	assert_int_equal(page_index_extents(&x, back, 3), 3);
 	assert_memory_equal(back, good, sizeof(good));
-	assert_int_equal(index_extents(&x, back, 2), -E2BIG);
+	assert_int_equal(page_index_extents(&x, back, 2), -E2BIG);
 	/* Layer numbers from 1: the first (bit 0) dies. */
-	index_renumber(&x, 1, 1, 0);
+	page_index_renumber(&x, 1, 1, 0);
 	assert_int_equal(x.at[1], 2);
 	assert_int_equal(x.at[3], 0);
 	assert_int_equal(x.at[63], 1);
-	index_fini(&x);
+	page_index_fini(&x);
 }
 
 /* --- requests */

@@ -24,7 +24,7 @@ enum { RX, TX, SHORT = 10, LONG = 12 };
 
 struct bench {
 	struct guest g;
-	struct net n;
+	struct virtio_net n;
 	struct loop *loop;
 	pthread_mutex_t lock;
 	int tap, wire; /* what the device has, and the other end */
@@ -142,7 +142,7 @@ static void a_receive_buffer_that_is_none_breaks_the_device(void **state)
 static void without_a_tap_there_is_no_carrier(void **state)
 {
 	struct bench *b = *state;
-	struct net n;
+	struct virtio_net n;
 
 	assert_int_equal(vdev_read(&b->n.vdev, VDEV_CONFIG + 6, 2), VIRTIO_NET_S_LINK_UP);
 	assert_int_equal(vdev_read(&b->n.vdev, VDEV_CONFIG, 1), 0x06);

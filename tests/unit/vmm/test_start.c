@@ -333,7 +333,7 @@ static uint64_t a_time(void)
 
 static void the_host_page_tells_generation_and_time(void **state)
 {
-	struct host h = {.generation = {1, 2, 3, 4}, .wall_ns = a_time};
+	struct host_page h = {.generation = {1, 2, 3, 4}, .wall_ns = a_time};
 
 	assert_int_equal(host_read(&h, 0, 4), HOST_MAGIC);
 	assert_int_equal(host_read(&h, 0x1c, 4), 4);
