@@ -22,8 +22,7 @@
 #include "wire/guest.h"
 
 enum {
-	STDIN_RETRY_MS = 20, /* another client feeds it right now */
-	STDIN_RETRY_FOR_MS = 10000,
+	STDIN_WAIT_MS = 10000, /* for another client that feeds it right now */
 };
 
 #define NO_SUCH_COMMAND "no such command in this sandbox: GET .../execs lists them"
@@ -480,16 +479,21 @@ struct feeding {
 	struct call *c;
 	struct job *j;
 	struct body_feed body;
-	struct loop_timer timer;
-	uint64_t id, give_up_ms;
+	struct loop_timer patience; /* until it is its turn */
 	bool eof, all, feeds;
 };
 
 static void feeding_free(struct feeding *f)
 {
-	loop_timer_clear(f->c->host->loop, &f->timer);
+	loop_timer_clear(f->c->host->loop, &f->patience);
 	call_leave(f->c);
 	free(f);
+}
+
+static void feeding_busy(struct feeding *f)
+{
+	call_fail(f->c, EBUSY, "sandbox_busy",
+	          "another request feeds this command, or it does not read what it got");
 }
 
 static void feeding_all(void *arg)
@@ -509,6 +513,7 @@ static void feeding_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, 
 	if (type != WIRE_ATTACHED || f->feeds)
 		return;
 	f->feeds = true;
+	loop_timer_clear(f->c->host->loop, &f->patience);
 	body_feed_begin(&f->body, f->c, j, feeding_all, f);
 }
 
@@ -523,21 +528,16 @@ static void feeding_writable(void *arg, struct job *j)
 static void feeding_end(void *arg, struct job *j, const struct job_end *end)
 {
 	struct feeding *f = arg;
-	struct loop *l = f->c->host->loop;
 
 	f->j = NULL;
 	if (f->feeds)
 		body_feed_stop(&f->body);
-	if (!end->e && end->guest == EBUSY && loop_now_ms(l) < f->give_up_ms &&
-	    loop_timer_set(l, &f->timer, loop_now_ms(l) + STDIN_RETRY_MS) == 0)
-		return;
 	if (f->all && !end->e)
 		call_empty(f->c, 204);
 	else if (!end->e && end->guest == ESRCH)
 		call_fail(f->c, ESRCH, "exec_not_found", NO_SUCH_COMMAND);
 	else if (!end->e && end->guest == EBUSY)
-		call_fail(f->c, EBUSY, "sandbox_busy",
-		          "another request feeds this command, or it does not read what it got");
+		feeding_busy(f);
 	else if (!end->e && !end->guest)
 		call_fail(f->c, EPIPE, "conflict", "the command has ended");
 	else
@@ -553,38 +553,29 @@ static void feeding_gone(void *arg)
 	feeding_free(f);
 }
 
-static void feeding_try(void *arg)
+static void feeding_late(void *arg)
+{
+	struct feeding *f = arg;
+
+	job_abandon(f->j);
+	feeding_busy(f);
+	feeding_free(f);
+}
+
+void execs_stdin(struct call *c)
 {
 	/* No window: its output belongs to another client. */
 	static const struct job_ops ops = {.reply = feeding_reply,
 	                                   .writable = feeding_writable,
 	                                   .end = feeding_end};
-	struct feeding *f = arg;
-	struct call *c = f->c;
-	struct sandbox *sb = host_find(c->host, c->tenant, c->param[0]);
+	struct loop *l = c->host->loop;
+	struct wire_attach m = {.out_offset = UINT64_MAX,
+	                        .err_offset = UINT64_MAX,
+	                        .flags = WIRE_ATTACH_STDIN | WIRE_ATTACH_WAIT};
+	struct feeding *f;
 	struct err e;
 
-	if (sb)
-		f->j = job_start(c->host, sb, WIRE_ATTACH,
-		                 &(struct wire_attach){.id = f->id,
-		                                       .out_offset = UINT64_MAX,
-		                                       .err_offset = UINT64_MAX,
-		                                       .flags = WIRE_ATTACH_STDIN},
-		                 &ops, f, &e);
-	else
-		err_set(&e, ENOENT, "sandbox_not_found", "sandbox not found");
-	if (!f->j) {
-		call_error(c, &e);
-		feeding_free(f);
-	}
-}
-
-void execs_stdin(struct call *c)
-{
-	struct feeding *f;
-	uint64_t id;
-
-	if (!exec_id(c, &id))
+	if (!exec_id(c, &m.id))
 		return;
 	f = calloc(1, sizeof(*f));
 	if (!f) {
@@ -592,13 +583,18 @@ void execs_stdin(struct call *c)
 		return;
 	}
 	f->c = call_hold(c);
-	f->id = id;
 	f->eof = call_query_flag(c, "eof");
-	f->timer.fn = feeding_try;
-	f->timer.arg = f;
-	f->give_up_ms = loop_now_ms(c->host->loop) + STDIN_RETRY_FOR_MS;
+	f->patience.fn = feeding_late;
+	f->patience.arg = f;
 	call_on_gone(c, feeding_gone, f);
-	feeding_try(f);
+	if (loop_timer_set(l, &f->patience, loop_now_ms(l) + STDIN_WAIT_MS) < 0)
+		err_nomem(&e);
+	else
+		f->j = job_start(c->host, c->sb, WIRE_ATTACH, &m, &ops, f, &e);
+	if (!f->j) {
+		call_error(c, &e);
+		feeding_free(f);
+	}
 }
 
 /* ---- signal ---- */

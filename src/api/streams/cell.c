@@ -23,27 +23,24 @@
 
 enum {
 	CELL_WINDOW = GUEST_WINDOW,
-	RETRY_MS = 10,   /* another cell runs */
 	GRACE_MS = 5000, /* the interpreter stops its cells itself; this is for deaf ones */
 };
 
 struct cell {
 	struct host *host;
-	char sandbox[SANDBOX_ID + 1];
 	struct session session;
 	struct job *j;
 	const struct cell_ops *ops;
 	void *arg;
 	char id[20];
-	uint64_t timeout_ms, began_ns, give_up_ms;
-	struct loop_timer retry, watchdog;
+	uint64_t timeout_ms, began_ns;
+	struct loop_timer patience, watchdog;
 	char *request;
 	size_t request_len, request_at;
 	char *line; /* the beginning of one */
 	size_t line_len, line_cap;
 	bool skipping; /* to the end of a line that is too long or has a hole */
 	bool attached, done, timed_out;
-	bool marked; /* it has its checkpoint */
 	int exit;
 	struct credit credit;
 };
@@ -82,7 +79,7 @@ bool session_of(const struct wire_exec_info *m, struct session *ret)
 
 static void cell_free(struct cell *x)
 {
-	loop_timer_clear(x->host->loop, &x->retry);
+	loop_timer_clear(x->host->loop, &x->patience);
 	loop_timer_clear(x->host->loop, &x->watchdog);
 	free(x->request);
 	free(x->line);
@@ -224,6 +221,16 @@ void cell_go(struct cell *x)
 	credit_pay(&x->credit);
 }
 
+static void on_late(void *arg)
+{
+	struct cell *x = arg;
+	struct err e;
+
+	err_set(&e, EBUSY, "sandbox_busy",
+	        "another cell of this session is still running: interrupt it, or wait");
+	cell_finish(x, &e);
+}
+
 static void on_watchdog(void *arg)
 {
 	struct cell *x = arg;
@@ -244,6 +251,7 @@ static void on_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const
 	if (type == WIRE_ATTACHED) {
 		x->attached = true;
 		x->began_ns = mono_ns();
+		loop_timer_clear(x->host->loop, &x->patience);
 		if (x->timeout_ms)
 			loop_timer_set(x->host->loop, &x->watchdog,
 			               loop_now_ms(x->host->loop) + x->timeout_ms + GRACE_MS);
@@ -274,54 +282,19 @@ static void on_writable(void *arg, struct job *j)
 static void on_end(void *arg, struct job *j, const struct job_end *end)
 {
 	struct cell *x = arg;
-	struct loop *l = x->host->loop;
 	struct err e;
 
 	x->j = NULL;
 	if (!end->e && end->guest == EBUSY && !x->attached) {
-		if (loop_now_ms(l) < x->give_up_ms &&
-		    loop_timer_set(l, &x->retry, loop_now_ms(l) + RETRY_MS) == 0)
-			return;
-		err_set(&e, EBUSY, "sandbox_busy",
-		        "another cell of this session is still running: interrupt it, or wait");
-	} else if (!end->e && end->guest == ESRCH) {
+		on_late(x);
+		return;
+	}
+	if (!end->e && end->guest == ESRCH)
 		err_set(&e, ESRCH, "session_not_found",
 		        "no such session in this sandbox: GET .../repl/sessions lists them");
-	} else {
-		job_error(end, "cannot reach the interpreter", &e);
-	}
-	cell_finish(x, &e);
-}
-
-static void attach(struct cell *x, struct sandbox *sb, struct err *e)
-{
-	static const struct job_ops ops = {.data = on_data,
-	                                   .reply = on_reply,
-	                                   .writable = on_writable,
-	                                   .end = on_end};
-
-	const struct wire_attach m = {.id = x->session.exec,
-	                              .out_offset = x->session.out_to,
-	                              .err_offset = x->session.err_to,
-	                              .window = CELL_WINDOW,
-	                              .flags = WIRE_ATTACH_STDIN | WIRE_ATTACH_HOLD};
-
-	x->j = (x->marked ? job_start : job_start_marked)(x->host, sb, WIRE_ATTACH, &m, &ops, x, e);
-	x->marked = true;
-}
-
-static void on_retry(void *arg)
-{
-	struct cell *x = arg;
-	struct sandbox *sb = host_find(x->host, NULL, x->sandbox);
-	struct err e;
-
-	if (sb)
-		attach(x, sb, &e);
 	else
-		err_set(&e, ENOENT, "sandbox_not_found", "sandbox not found");
-	if (!x->j)
-		cell_finish(x, &e);
+		job_error(end, "cannot reach the interpreter", &e);
+	cell_finish(x, &e);
 }
 
 static int write_request(struct cell *x, const char *code, size_t n)
@@ -353,6 +326,16 @@ struct cell *cell_run(struct host *h, struct sandbox *sb, const struct session *
                       size_t n, uint64_t timeout_ms, const struct cell_ops *ops, void *arg,
                       struct err *e)
 {
+	static const struct job_ops job_ops = {.data = on_data,
+	                                       .reply = on_reply,
+	                                       .writable = on_writable,
+	                                       .end = on_end};
+	const struct wire_attach m = {.id = s->exec,
+	                              .out_offset = s->out_to,
+	                              .err_offset = s->err_to,
+	                              .window = CELL_WINDOW,
+	                              .flags =
+	                                  WIRE_ATTACH_STDIN | WIRE_ATTACH_HOLD | WIRE_ATTACH_WAIT};
 	struct cell *x = calloc(1, sizeof(*x));
 
 	if (!x) {
@@ -361,19 +344,18 @@ struct cell *cell_run(struct host *h, struct sandbox *sb, const struct session *
 	}
 	x->host = h;
 	x->credit = (struct credit){.give = credit_to_job, .arg = &x->j};
-	memcpy(x->sandbox, sb->id, sizeof(x->sandbox));
 	x->session = *s;
 	x->ops = ops;
 	x->arg = arg;
 	x->timeout_ms = timeout_ms;
 	x->began_ns = mono_ns();
-	x->give_up_ms = loop_now_ms(h->loop) + CELL_WAIT_MS;
-	x->retry = (struct loop_timer){.fn = on_retry, .arg = x};
+	x->patience = (struct loop_timer){.fn = on_late, .arg = x};
 	x->watchdog = (struct loop_timer){.fn = on_watchdog, .arg = x};
-	if (write_request(x, code, n) < 0)
+	if (write_request(x, code, n) < 0 ||
+	    loop_timer_set(h->loop, &x->patience, loop_now_ms(h->loop) + CELL_WAIT_MS) < 0)
 		err_nomem(e);
 	else
-		attach(x, sb, e);
+		x->j = job_start_marked(h, sb, WIRE_ATTACH, &m, &job_ops, x, e);
 	if (!x->j) {
 		cell_free(x);
 		return NULL;

@@ -66,7 +66,9 @@ struct exec_stream {
 	struct exec *x;
 	struct list node; /* among the readers */
 	uint64_t pos[2];
-	bool hold; /* the ring keeps what this reader has not seen */
+	bool hold;                /* the ring keeps what this reader has not seen */
+	bool waits;               /* for its turn to feed stdin; until then it is not attached */
+	struct wire_attach asked; /* what it is attached with then */
 };
 
 struct spawn {

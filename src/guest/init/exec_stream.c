@@ -69,6 +69,8 @@ static void in_ready(struct source *s, uint32_t events)
 
 	in_took(x, sink_flush(&x->in.sink));
 	in_check_eof(x);
+	if (!x->feeder && !x->in.sink.len)
+		agent_queue(x->a, &x->work); /* a stream may wait for its turn */
 }
 
 static void exec_stream_data(struct stream *s, const uint8_t *p, size_t n)
@@ -170,6 +172,36 @@ static uint64_t tv_us(struct timeval tv)
 	return (uint64_t)tv.tv_sec * 1000000u + (uint64_t)tv.tv_usec;
 }
 
+static uint64_t start_of(const struct ring *r, uint64_t asked)
+{
+	asked = MAX(asked, r->from);
+	return MIN(asked, r->to);
+}
+
+static void exec_stream_attach(struct exec_stream *es)
+{
+	const struct wire_attach *m = &es->asked;
+	struct exec *x = es->x;
+
+	es->pos[0] = start_of(&x->out[0].ring, m->out_offset);
+	es->pos[1] = start_of(&x->out[1].ring, m->err_offset);
+	es->hold = (m->flags & WIRE_ATTACH_HOLD) || ((x->flags & WIRE_EXEC_HOLD) && m->window);
+	x->was_read |= es->hold;
+	if (m->flags & WIRE_ATTACH_STDIN)
+		x->feeder = es;
+	stream_send(&es->s, WIRE_ATTACHED, 0,
+	            &(struct wire_attached){.id = x->id,
+	                                    .pid = (uint32_t)x->pid,
+	                                    .out_offset = es->pos[0],
+	                                    .err_offset = es->pos[1]});
+}
+
+/* False: another stream feeds the command, or what one fed is still to be read. */
+static bool stdin_is_free(const struct exec *x)
+{
+	return x->finished || (!x->feeder && !x->in.sink.len);
+}
+
 static void exec_stream_pump(struct stream *s)
 {
 	struct exec_stream *es = container_of(s, struct exec_stream, s);
@@ -177,6 +209,16 @@ static void exec_stream_pump(struct stream *s)
 	bool owner = x->owner == es;
 	struct wire_exited m;
 
+	if (es->waits) {
+		if (!stdin_is_free(x))
+			return;
+		if (conn_room(s->c) < END_ROOM) {
+			s->c->starved = true;
+			return;
+		}
+		es->waits = false;
+		exec_stream_attach(es);
+	}
 	for (int k = 0; k < 2; k++) {
 		if (owner)
 			pass_on(es, k);
@@ -231,8 +273,10 @@ static void exec_stream_release(struct stream *s, bool reborn)
 	if (!x)
 		return; /* it never started */
 	list_del(&es->node);
-	if (x->feeder == es)
+	if (x->feeder == es) {
 		x->feeder = NULL;
+		agent_queue(x->a, &x->work); /* a stream may wait for its turn */
+	}
 	for (int k = 0; es->hold && k < 2; k++)
 		x->seen[k] = MAX(x->seen[k], es->pos[k]);
 	if (es->hold && (x->out[0].readable || x->out[1].readable))
@@ -265,23 +309,20 @@ const struct stream_ops exec_stream_ops = {
     .release = exec_stream_release,
 };
 
-static uint64_t start_of(const struct ring *r, uint64_t asked)
-{
-	asked = MAX(asked, r->from);
-	return MIN(asked, r->to);
-}
-
 void exec_attach(struct conn *c, uint32_t id, const struct wire_attach *m)
 {
 	struct exec *x = exec_find(c->a, m->id);
 	struct exec_stream *es;
+	bool waits = false;
 
 	if (!x || !x->detached) {
 		reply_end(c, id, x ? EBUSY : ESRCH,
 		          x ? "the exec is attached elsewhere" : "no such exec");
 		return;
 	}
-	if ((m->flags & WIRE_ATTACH_STDIN) && (x->feeder || x->in.sink.len)) {
+	if (m->flags & WIRE_ATTACH_STDIN)
+		waits = !stdin_is_free(x);
+	if (waits && !(m->flags & WIRE_ATTACH_WAIT)) {
 		reply_end(c, id, EBUSY, "stdin is fed by another stream");
 		return;
 	}
@@ -289,18 +330,11 @@ void exec_attach(struct conn *c, uint32_t id, const struct wire_attach *m)
 	if (!es)
 		return;
 	es->x = x;
+	es->asked = *m;
+	es->waits = waits;
 	list_add(&x->readers, &es->node);
-	es->pos[0] = start_of(&x->out[0].ring, m->out_offset);
-	es->pos[1] = start_of(&x->out[1].ring, m->err_offset);
-	es->hold = (m->flags & WIRE_ATTACH_HOLD) || ((x->flags & WIRE_EXEC_HOLD) && m->window);
-	x->was_read |= es->hold;
-	if (m->flags & WIRE_ATTACH_STDIN)
-		x->feeder = es;
-	stream_send(&es->s, WIRE_ATTACHED, 0,
-	            &(struct wire_attached){.id = x->id,
-	                                    .pid = (uint32_t)x->pid,
-	                                    .out_offset = es->pos[0],
-	                                    .err_offset = es->pos[1]});
+	if (!waits)
+		exec_stream_attach(es);
 	stream_queue(&es->s);
 }
 

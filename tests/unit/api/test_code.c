@@ -257,20 +257,27 @@ static void more_output_than_any_window_is_all_there(void **state)
 static void a_context_that_is_busy_is_waited_for(void **state)
 {
 	const char *id = sandbox_made(NULL), *x = context(id, "{}");
-	struct client *c;
+	struct client *first, *second, *third;
 
-	bed_rule(&bed.on, "refuse", "{\"attach\":{\"err\":16,\"text\":\"busy\"}}");
-	c = begin("{'code':'print a'}", "POST /v1/sandboxes/%s/repl/sessions/%s/run", id, x);
+	first = begin("{'code':'wait'}", "POST /v1/sandboxes/%s/repl/sessions/%s/run", id, x);
 	good(200, NULL, "GET /v1/sandboxes/%s/execs", id);
-	assert_int_equal(c->head, 0);
-	bed_rule(&bed.on, "refuse", NULL);
-	client_answer(c);
+	second = begin("{'code':'print a'}", "POST /v1/sandboxes/%s/repl/sessions/%s/run", id, x);
+	third = begin("{'code':'print b'}", "POST /v1/sandboxes/%s/repl/sessions/%s/run", id, x);
+	good(200, NULL, "GET /v1/sandboxes/%s/execs", id);
+	assert_int_equal(second->head, 0);
+	client_leave(third); /* one that goes away while it waits is forgotten */
+	good(204, NULL, "POST /v1/sandboxes/%s/repl/sessions/%s/interrupt", id, x);
+	client_answer(first);
+	client_answer(second);
 	has("{'stdout':'a\\n'}");
-	/* One that goes away while it waits is forgotten. */
-	bed_rule(&bed.on, "refuse", "{\"attach\":{\"err\":16,\"text\":\"busy\"}}");
-	c = begin("{'code':'print a'}", "POST /v1/sandboxes/%s/repl/sessions/%s/run", id, x);
+	/* But not for ever. */
+	begin("{'code':'wait'}", "POST /v1/sandboxes/%s/repl/sessions/%s/run", id, x);
 	good(200, NULL, "GET /v1/sandboxes/%s/execs", id);
-	client_leave(c);
+	second = begin("{'code':'print a'}", "POST /v1/sandboxes/%s/repl/sessions/%s/run", id, x);
+	good(200, NULL, "GET /v1/sandboxes/%s/execs", id);
+	bed_later(60001);
+	client_answer(second);
+	refused(409, "sandbox_busy", "another cell");
 }
 
 static void a_template_without_an_interpreter_says_so(void **state)

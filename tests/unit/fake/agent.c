@@ -221,12 +221,42 @@ static size_t whole_records(const struct agent_stream *s, const void *p, size_t 
 	}
 }
 
+static bool stdin_taken(const struct fake_agent *a, const struct agent_exec *x)
+{
+	for (size_t i = 0; i < AGENT_CONNS; i++)
+		for (struct agent_stream *s = a->conns[i].streams; s; s = s->next)
+			if (s->exec == x && s->feeds)
+				return x->running;
+	return false;
+}
+
+/* Its output begins where it asked for, or at the end. */
+static void stream_attach(struct agent_conn *c, struct agent_stream *s)
+{
+	struct agent_exec *x = s->exec;
+
+	for (size_t i = 0; i < 2; i++)
+		s->sent[i] = MIN(s->sent[i], x->out[i].n);
+	frame_send(c, s->id, WIRE_ATTACHED, 0,
+	           &(struct wire_attached){.id = x->id,
+	                                   .pid = 1000 + (uint32_t)x->id,
+	                                   .out_offset = s->sent[0],
+	                                   .err_offset = s->sent[1]});
+}
+
 /* Sends what there is and what credit allows; ends it when nothing is left. */
 static void stream_pump(struct fake_agent *a, struct agent_conn *c, struct agent_stream *s)
 {
 	struct buf *src = s->exec ? s->exec->out : s->own;
 	bool drained = true;
 
+	if (s->waits) {
+		if (stdin_taken(a, s->exec))
+			return;
+		s->waits = false;
+		s->feeds = true;
+		stream_attach(c, s);
+	}
 	for (unsigned i = 0; i < 2; i++) {
 		while (s->sent[i] < src[i].n && s->credit[i]) {
 			size_t n = MIN(src[i].n - s->sent[i], (size_t)s->credit[i]);
@@ -392,23 +422,26 @@ static void exec_attach(struct fake_agent *a, struct agent_conn *c, const struct
                         const struct wire_attach *m)
 {
 	struct agent_exec *x = exec_find(a, m->id);
+	bool stdin_too = m->flags & WIRE_ATTACH_STDIN;
+	bool waits = x && stdin_too && stdin_taken(a, x);
 	struct agent_stream *s;
-	struct wire_attached at = {.id = m->id,
-	                           .pid = 1000 + (uint32_t)m->id,
-	                           .out_offset = m->out_offset,
-	                           .err_offset = m->err_offset};
 
 	if (!x || !x->detached) {
 		frame_end(c, h->stream, ESRCH, "no such exec");
 		return;
 	}
-	at.out_offset = MIN(at.out_offset, (uint64_t)x->out[0].n);
-	at.err_offset = MIN(at.err_offset, (uint64_t)x->out[1].n);
+	if (waits && !(m->flags & WIRE_ATTACH_WAIT)) {
+		frame_end(c, h->stream, EBUSY, "stdin is fed by another stream");
+		return;
+	}
 	s = stream_new(c, h, m->window);
 	s->exec = x;
-	s->sent[0] = (size_t)at.out_offset;
-	s->sent[1] = (size_t)at.err_offset;
-	frame_send(c, h->stream, WIRE_ATTACHED, 0, &at);
+	s->waits = waits;
+	s->feeds = stdin_too && !waits;
+	s->sent[0] = (size_t)m->out_offset;
+	s->sent[1] = (size_t)m->err_offset;
+	if (!waits)
+		stream_attach(c, s);
 }
 
 static void exec_list(struct fake_agent *a, struct agent_conn *c, const struct wire_header *h,

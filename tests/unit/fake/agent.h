@@ -56,6 +56,7 @@ struct agent_stream {
 	struct buf own[2];       /* what it has to send, unless it shows an exec */
 	struct agent_exec *exec; /* which it shows, or NULL */
 	bool over, eof, failed;  /* over: all is there, it ends when that is sent */
+	bool feeds, waits;       /* stdin of exec; for its turn to feed it */
 	int err;
 	char text[160];
 	/* WRITE */

@@ -783,6 +783,50 @@ static void a_reader_that_holds_loses_nothing(void **state)
 	assert_soon(!(find_exec(b->g, id).info.flags & WIRE_INFO_RUNNING));
 }
 
+struct turn {
+	struct holder h; /* first: what the other calls of ops take */
+	bool attached;
+};
+
+static void turn_reply(void *arg, struct guest_call *c, uint8_t type, uint8_t chan, const void *msg)
+{
+	((struct turn *)arg)->attached |= type == WIRE_ATTACHED;
+}
+
+static void a_stream_can_wait_for_its_turn_to_feed_stdin(void **state)
+{
+	static const struct guest_ops ops = {.data = holder_data,
+	                                     .reply = turn_reply,
+	                                     .end = holder_end};
+	struct box *b = *state;
+	uint64_t id = start_detached(b->g, "cat", true);
+	struct wire_attach m = {.id = id, .window = 4096, .flags = WIRE_ATTACH_STDIN};
+	struct turn one = {0}, two = {0}, gone = {0}, rude = {0}, *all[] = {&one, &two, &gone};
+
+	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+		assert_int_equal(guest_start(b->g, WIRE_ATTACH, &m, &ops, all[i], &all[i]->h.c), 0);
+		m.flags |= WIRE_ATTACH_WAIT;
+	}
+	m.flags &= ~(uint32_t)WIRE_ATTACH_WAIT;
+	assert_int_equal(guest_start(b->g, WIRE_ATTACH, &m, &ops, &rude, &rude.h.c), 0);
+	assert_int_equal(guest_send(one.h.c, "one\n", 4), 4);
+	assert_int_equal(guest_flush(b->g), 0);
+	assert_soon(guest_dispatch(b->g, EPOLLIN) == 0 && rude.h.ended && one.attached);
+	assert_int_equal(rude.h.err, EBUSY);
+	assert_false(two.attached || gone.attached);
+
+	guest_cancel(gone.h.c);
+	guest_cancel(one.h.c);
+	assert_int_equal(guest_flush(b->g), 0);
+	assert_soon(guest_dispatch(b->g, EPOLLIN) == 0 && two.attached);
+	assert_false(gone.attached);
+	assert_int_equal(guest_send(two.h.c, "two\n", 4), 4);
+	guest_send_eof(two.h.c);
+	assert_int_equal(guest_flush(b->g), 0);
+	assert_soon(guest_dispatch(b->g, EPOLLIN) == 0 && two.h.ended);
+	assert_int_equal(find_exec(b->g, id).info.out_to, 8);
+}
+
 static void a_detached_exec_can_be_signalled(void **state)
 {
 	struct box *b = *state;
@@ -846,6 +890,7 @@ const struct CMUnitTest exec_tests[] = {
     TEST(a_detached_exec_can_be_replayed_by_anybody),
     TEST(a_ring_keeps_the_newest_and_says_where_it_starts),
     TEST(a_reader_that_holds_loses_nothing),
+    TEST(a_stream_can_wait_for_its_turn_to_feed_stdin),
     TEST(a_detached_exec_can_be_signalled),
     TEST(only_so_many_results_are_kept),
 };
