@@ -132,6 +132,7 @@ static int flatten(struct engine_disk *d, int dir, const char *name, struct err 
 	struct set one = {.pages = d->layers.pages};
 	struct map map = {0};
 	struct layer *l = NULL;
+	uint64_t deadline = 0;
 	int fd = -1, r = layer_create_file(dir, name, one.pages, &fd);
 
 	if (r == 0)
@@ -139,14 +140,19 @@ static int flatten(struct engine_disk *d, int dir, const char *name, struct err 
 	closep(&fd);
 	if (r == 0)
 		r = map_add(&map, 0, one.pages);
-	if (r == 0)
+	/* A process that another thread is starting has our fds, this one too, until it runs. */
+	while (r == 0 && !l) {
 		r = layer_seal_file(dir, name, one.pages, &map, &l);
+		if (layer_busy(r, &deadline))
+			r = 0;
+	}
 	if (r == 0)
 		r = set_push(&one, l);
 	map_fini(&map);
 	layer_unref(l);
 	if (r < 0)
-		return err_set(e, -r, "disk_full", "no room for the disk: %s", strerror(-r));
+		return err_set(e, -r, r == -ENOSPC ? "disk_full" : "template_unusable",
+		               "cannot make one file of its disk: %s", strerror(-r));
 	set_fini(&d->layers);
 	d->layers = one;
 	return 0;
