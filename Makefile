@@ -1,5 +1,5 @@
 # The front door; what happens is in tools/ and meson.build.
-.PHONY: all help unit up test test-kvm soak check check-images check-debian asan fuzz fmt bench clean
+.PHONY: all help unit up test test-kvm test-hostile soak check check-images check-debian asan fuzz fmt bench clean
 all: # compiles our programs into build/
 	tools/build
 help: # this list
@@ -13,6 +13,9 @@ test: # sets up what tests need and runs them all
 test-kvm: # the engine suite behind KVM: the host's, or an emulated one
 	tools/up --no-hello --kvm
 	tools/test-kvm
+test-hostile: # guests, tenants and neighbours that mean harm; under ten minutes
+	tools/up --no-hello
+	tools/test-hostile
 soak: # as test, with long loops
 	PANDA_SOAK=1 tools/test
 check: # format, arrows between rooms, static analysis
