@@ -3,10 +3,13 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <sqlite3.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/err.h"
 #include "base/macro.h"
@@ -16,6 +19,9 @@
 enum {
 	STATEMENTS_MAX = 128, /* different statements in the program */
 	BUSY_MS = 5000,       /* a checkpoint never holds the writer that long */
+	LOG_BUSY_MS = 200,    /* a checkpoint waits so long for the writer to end */
+	LOG_PASSES = 4,
+	LOG_FRAME = 24 + 4096, /* bytes of a page in the log */
 };
 
 struct db {
@@ -25,6 +31,9 @@ struct db {
 		sqlite3_stmt *stmt;
 	} cache[STATEMENTS_MAX];
 	size_t ncache;
+	uint64_t log_bytes;
+	void (*large)(void *arg);
+	void *large_arg;
 };
 
 struct db_row {
@@ -37,7 +46,7 @@ static const struct db_table *const tables[] = {
     &db_events_table, &db_audit_table,     &db_settings_table,
 };
 
-static int fail(struct db *d, struct err *e, int rc)
+static int sqlite_err(sqlite3 *s, struct err *e, int rc)
 {
 	switch (rc & 0xff) {
 	case SQLITE_FULL:
@@ -48,15 +57,19 @@ static int fail(struct db *d, struct err *e, int rc)
 		return err_set(e, EROFS, "disk_full",
 		               "the data directory is read-only: remount it, then try again");
 	case SQLITE_IOERR:
-		return err_set(e, EIO, "disk_full", "cannot write records: %s",
-		               sqlite3_errmsg(d->sqlite));
+		return err_set(e, EIO, "disk_full", "cannot write records: %s", sqlite3_errmsg(s));
 	case SQLITE_CONSTRAINT:
 		return err_set(e, EEXIST, "exists", "there is one of that name already");
 	case SQLITE_NOMEM:
 		return err_nomem(e);
 	default:
-		return err_set(e, EIO, "db_failed", "records: %s", sqlite3_errmsg(d->sqlite));
+		return err_set(e, EIO, "db_failed", "records: %s", sqlite3_errmsg(s));
 	}
+}
+
+static int fail(struct db *d, struct err *e, int rc)
+{
+	return sqlite_err(d->sqlite, e, rc);
 }
 
 /* One transaction: the file is of one version or of the next. */
@@ -96,9 +109,33 @@ static int migrate(struct db *d, const char *path, struct err *e)
 	return r;
 }
 
+static int committed(void *arg, sqlite3 *s, const char *name, int frames)
+{
+	struct db *d = arg;
+
+	(void)s;
+	(void)name;
+	d->log_bytes = (uint64_t)frames * LOG_FRAME;
+	if (d->large && d->log_bytes > DB_LOG_USUAL)
+		d->large(d->large_arg);
+	return SQLITE_OK;
+}
+
+void db_on_large_log(struct db *d, void (*large)(void *arg), void *arg)
+{
+	d->large = large;
+	d->large_arg = arg;
+}
+
+uint64_t db_log_bytes(const struct db *d)
+{
+	return d ? d->log_bytes : 0;
+}
+
 int db_open(const char *path, struct db **ret, struct err *e)
 {
 	struct db *d = calloc(1, sizeof(*d));
+	char limit[64];
 	int rc, r;
 
 	if (!d)
@@ -112,8 +149,14 @@ int db_open(const char *path, struct db **ret, struct err *e)
 		/* Checkpoints sync the disk: they are db_checkpoint()'s, not the writer's. */
 		rc = sqlite3_exec(d->sqlite,
 		                  "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
-		                  "PRAGMA wal_autocheckpoint = 0; PRAGMA cache_size = -512",
+		                  "PRAGMA wal_autocheckpoint = 0; PRAGMA cache_size = -512;"
+		                  "PRAGMA secure_delete = ON",
 		                  NULL, NULL, NULL);
+	}
+	if (rc == SQLITE_OK) {
+		snprintf(limit, sizeof(limit), "PRAGMA journal_size_limit = %d", DB_LOG_USUAL);
+		rc = sqlite3_exec(d->sqlite, limit, NULL, NULL, NULL);
+		sqlite3_wal_hook(d->sqlite, committed, d);
 	}
 	r = rc == SQLITE_OK ? migrate(d, path, e) : fail(d, e, rc);
 	if (r < 0) {
@@ -266,13 +309,59 @@ void db_rollback(struct db *d)
 		db_run(d, NULL, "ROLLBACK", "");
 }
 
-int db_checkpoint(const char *path)
+/* ---- the log ---- */
+
+static uint64_t log_size(const char *path)
+{
+	char name[PATH_MAX];
+	struct stat st;
+
+	snprintf(name, sizeof(name), "%s-wal", path);
+	return stat(name, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
+/*
+ * True: all of the log is in the file, synced, and no writer came meanwhile. Writers do not wait.
+ * The last pass of a busy log leaves little: what was written while it synced the one before.
+ */
+static bool log_moved(sqlite3 *s, int *rc)
+{
+	int before = -1, frames = 0, moved = 0;
+
+	for (int i = 0; i < LOG_PASSES; i++) {
+		*rc =
+		    sqlite3_wal_checkpoint_v2(s, NULL, SQLITE_CHECKPOINT_PASSIVE, &frames, &moved);
+		if (*rc != SQLITE_OK)
+			return false;
+		if (frames == before && moved >= frames)
+			return true;
+		before = frames;
+	}
+	return false;
+}
+
+int db_checkpoint(const char *path, uint64_t *ret_bytes, struct err *e)
 {
 	sqlite3 *s = NULL;
-	int rc = sqlite3_open_v2(path, &s, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+	bool moved;
+	int r = 0,
+	    rc = sqlite3_open_v2(path, &s, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
 
-	if (rc == SQLITE_OK)
-		rc = sqlite3_wal_checkpoint_v2(s, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+	if (rc == SQLITE_OK) {
+		sqlite3_busy_timeout(s, LOG_BUSY_MS);
+		/* Before its first read a connection does not know that there is a log: a
+		 * checkpoint then does nothing and says that all is well. */
+		rc = sqlite3_exec(s, "SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
+	}
+	if (rc == SQLITE_OK) {
+		moved = log_moved(s, &rc);
+		if (log_size(path) > (moved ? 0 : DB_LOG_LARGE))
+			rc = sqlite3_wal_checkpoint_v2(s, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL,
+			                               NULL);
+	}
+	if (rc != SQLITE_OK && (rc & 0xff) != SQLITE_BUSY)
+		r = sqlite_err(s, e, rc);
 	sqlite3_close(s);
-	return rc == SQLITE_OK || rc == SQLITE_BUSY ? 0 : -EIO;
+	*ret_bytes = log_size(path);
+	return r;
 }

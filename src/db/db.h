@@ -22,7 +22,8 @@
  *
  * One thread at a time; db_checkpoint() has a connection of its own. A committed write survives
  * kill -9 of this process; after a power cut the last moments may be missing, never half of a
- * statement. To delete or to change what is not there is no error.
+ * statement. What is deleted or replaced is overwritten with zeros in the file, and is gone from
+ * the log with the next whole checkpoint. To delete or to change what is not there is no error.
  *
  * Kinds of errors, of this header and of those of the tables: disk_full (also a quota or a
  * read-only disk: the text says which), exists (-EEXIST: a key that is taken), no_memory, db_failed
@@ -45,5 +46,26 @@ int db_begin(struct db *d, struct err *e);
 int db_commit(struct db *d, struct err *e);
 void db_rollback(struct db *d);
 
-/* Moves what the log has into the file, beside readers and the writer: for a worker thread. */
-int db_checkpoint(const char *path);
+/*
+ * The log (panda.db-wal). Writers only append to it; it gets shorter by db_checkpoint() alone. Once
+ * all of it is in the file, the next write begins it anew, and it is cut to DB_LOG_USUAL then.
+ */
+enum {
+	DB_LOG_USUAL = 4 << 20,
+	/* From here on a checkpoint makes the writer wait: for one sync of what came last. */
+	DB_LOG_LARGE = 16 << 20,
+};
+
+/* large(arg), on the writer's thread and inside its call, after each commit that leaves the log
+ * longer than DB_LOG_USUAL. It must not use *d. */
+void db_on_large_log(struct db *d, void (*large)(void *arg), void *arg);
+
+/* Bytes of records that the log has after the last commit through *d. */
+uint64_t db_log_bytes(const struct db *d);
+
+/*
+ * Moves what the log has into the file and makes the log empty, beside readers and the writer: for
+ * a worker thread. *ret_bytes is how long the log is then, also after an error; 0 unless something
+ * was written or read meanwhile. What stays is the next call's. Kinds: disk_full, db_failed.
+ */
+int db_checkpoint(const char *path, uint64_t *ret_bytes, struct err *e);

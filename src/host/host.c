@@ -16,12 +16,12 @@
 #include "base/loop.h"
 #include "base/macro.h"
 #include "base/pool.h"
-#include "db/db.h"
 #include "host/checkpoint.h"
 #include "host/event.h"
 #include "host/guest_link.h"
 #include "host/host_internal.h"
 #include "host/network.h"
+#include "host/records.h"
 #include "host/sandbox.h"
 #include "host/volume_use.h"
 #include "layers/snapshot.h"
@@ -31,7 +31,7 @@
 #include "template/template.h"
 
 enum {
-	SWEEP_MS = 2000,        /* checkpoints, consoles, and filling up what is prepared ahead */
+	SWEEP_MS = 2000,        /* consoles, layers, and filling up what is prepared ahead */
 	HOST_THREADS_MAX = 128, /* while some wait for guests that do not answer */
 };
 
@@ -100,16 +100,15 @@ struct sandbox *host_find(struct host *h, const char *tenant, const char *id)
 
 /* --- opening and closing --------------------------------------------------------------------- */
 
-static void checkpoint_work(void *arg)
+static void sweep_work(void *arg)
 {
 	struct host *h = arg;
 
 	machines_trim_consoles(&h->machines);
-	db_checkpoint(h->db_path);
 	depot_collect(&h->depot);
 }
 
-static void checkpoint_done(void *arg)
+static void sweep_done(void *arg)
 {
 	struct host *h = arg;
 
@@ -124,8 +123,8 @@ static void on_sweep(void *arg)
 	host_fill_spare(h);
 	retain_sweep(h);
 	volume_sweep(h);
-	if (pool_submit(h->pool, checkpoint_work, checkpoint_done, h) < 0)
-		checkpoint_done(h);
+	if (pool_submit(h->pool, sweep_work, sweep_done, h) < 0)
+		sweep_done(h);
 }
 
 static int open_dirs(struct host *h, struct err *e)
@@ -215,9 +214,8 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 		r = err_set(e, EAGAIN, "no_memory", "cannot start threads");
 	if (r == 0)
 		pool_may_grow(h->pool, HOST_THREADS_MAX);
-	snprintf(h->db_path, sizeof(h->db_path), "%s/panda.db", c->data_dir);
 	if (r == 0)
-		r = db_open(h->db_path, &h->db, e);
+		r = records_open(&h->records, h, e);
 	if (r == 0)
 		r = events_open(&h->events, h->db, e);
 	if (r == 0)
@@ -238,6 +236,7 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 	h->expires_ms = 1; /* the first sweep looks */
 	h->sweep = (struct loop_timer){.fn = on_sweep, .arg = h};
 	loop_timer_set(l, &h->sweep, mono_ms());
+	records_begin(&h->records);
 	*ret = h;
 	return 0;
 }
@@ -254,12 +253,13 @@ static void drain_look(void *arg)
 	struct drain *d = arg;
 	struct host *h = d->host;
 
-	if (pool_busy(h->pool) > 0)
+	if (pool_busy(h->pool) > 0 || !records_drain(&h->records))
 		return; /* host_quieter() when that is done */
 	for (struct sandbox *sb = h->newest; sb; sb = sb->next)
 		if (sb->ops)
 			return; /* likewise, when they have ended */
 	pool_on_idle(h->pool, NULL, NULL);
+	pool_on_idle(h->records.pool, NULL, NULL);
 	h->drain = NULL;
 	d->done(d->arg);
 	free(d);
@@ -287,6 +287,7 @@ void host_drain(struct host *h, void (*done)(void *arg), void *arg)
 	d->look = (struct loop_defer){.fn = drain_look, .arg = d};
 	h->drain = d;
 	pool_on_idle(h->pool, host_quieter, h);
+	pool_on_idle(h->records.pool, host_quieter, h);
 	host_quieter(h);
 }
 
@@ -308,9 +309,8 @@ void host_close(struct host *h)
 	loop_timer_clear(h->loop, &h->sweep);
 	network_close(h);
 	templates_close(h->depot.templates);
-	if (h->db)
-		db_checkpoint(h->db_path);
-	db_close(h->db);
+	if (h->records.host)
+		records_close(&h->records);
 	dict_free(h->by_id);
 	if (h->machines.dir >= 0)
 		machines_close(&h->machines);

@@ -12,6 +12,7 @@
 #include "base/loop.h"
 #include "base/pool.h"
 #include "host/event.h"
+#include "host/records.h"
 #include "host/sandbox.h"
 #include "layers/snapshot.h"
 #include "machine/machine.h"
@@ -48,7 +49,8 @@ struct host_stats {
 	uint64_t creates, forks, kills, wakes, hibernations, deaths, silences, refused;
 	uint64_t checkpoints, rewinds;
 	uint64_t boot_us_sum, boot_us_count;
-	uint64_t boot_bucket[16]; /* le 1, 2, 4 ... ms; the last one is the rest */
+	uint64_t records_log_bytes; /* after the last checkpoint */
+	uint64_t boot_bucket[16];   /* le 1, 2, 4 ... ms; the last one is the rest */
 };
 
 enum {
@@ -69,7 +71,7 @@ struct host {
 	struct events events;
 	struct host_config config;
 	struct host_stats stats;
-	char db_path[4096];
+	struct records records; /* keeps db */
 
 	struct dict *by_id;
 	struct sandbox *newest;

@@ -141,6 +141,8 @@ static void say_sandboxes(FILE *t, const struct host *h)
 	        s->silences);
 	counter(t, "sandbox_deaths_total", "Machines that ended by themselves.", s->deaths);
 	counter(t, "sandbox_refused_total", "Creates refused for want of room.", s->refused);
+	gauge(t, "records_log_bytes",
+	      "Log of the records (panda.db-wal) after its last checkpoint.", s->records_log_bytes);
 	head(t, "sandbox_boot_duration_seconds", "histogram",
 	     "From the request to a running sandbox.");
 	for (size_t i = 0; i < ARRAY_LEN(s->boot_bucket) - 1; i++) {

@@ -66,10 +66,11 @@ static void records_are_there_after_a_reopen_and_a_checkpoint(void **state)
 {
 	struct db_bed *b = *state;
 	char got[32] = "";
+	uint64_t bytes;
 	struct err e;
 
 	assert_int_equal(put(b->db, "a", "one", &e), 0);
-	assert_int_equal(db_checkpoint(b->path), 0);
+	assert_int_equal(db_checkpoint(b->path, &bytes, &e), 0);
 	assert_int_equal(put(b->db, "b", "two", &e), 0);
 	db_bed_reopen(b);
 	assert_int_equal(db_each(b->db, &e, keep_text, got,
