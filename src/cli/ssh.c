@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/macro.h"
 #include "cli/carry.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
@@ -28,7 +29,7 @@ extern char **environ;
 
 enum {
 	KEY_FILE_MAX = 4096,
-	SSH_FIXED = 24, /* words of ours in front of the user's */
+	SSH_FIXED = 40, /* words of ours in front of the user's */
 };
 
 /* ---- the client's key ---- */
@@ -177,10 +178,24 @@ static int setup(struct cli *c, const char *id, struct ssh_setup *ret)
 	return ret->proxy && ret->known ? 0 : cli_die("out of memory");
 }
 
+/*
+ * What a sandbox must not get, though its user's own ssh_config may give it to every host: agents,
+ * displays, tickets, commands here. panda ssh reads no such file; who has our lines in one gets
+ * these.
+ */
+static const char *const forwards_nothing[] = {"ForwardAgent",
+                                               "ForwardX11",
+                                               "ForwardX11Trusted",
+                                               "GSSAPIDelegateCredentials",
+                                               "PermitLocalCommand",
+                                               "Tunnel",
+                                               NULL};
+
 static int run_ssh(struct cli *c, const char *id, const struct ssh_setup *s)
 {
 	autofree char *proxy = NULL, *known = NULL, *file = NULL;
 	autofree char **argv = calloc(SSH_FIXED + (size_t)c->argc, sizeof(*argv));
+	char no[ARRAY_LEN(forwards_nothing)][64];
 	int n = 0;
 
 	if (!argv || asprintf(&proxy, "ProxyCommand=%s", s->proxy) < 0 ||
@@ -188,6 +203,13 @@ static int run_ssh(struct cli *c, const char *id, const struct ssh_setup *s)
 	    asprintf(&file, "IdentityFile=\"%s\"", s->file) < 0)
 		return cli_die("out of memory");
 	argv[n++] = "ssh";
+	argv[n++] = "-F";
+	argv[n++] = "none";
+	for (size_t i = 0; forwards_nothing[i]; i++) {
+		snprintf(no[i], sizeof(no[i]), "%s=no", forwards_nothing[i]);
+		argv[n++] = "-o";
+		argv[n++] = no[i];
+	}
 	for (const char *const *o =
 	         (const char *const[]){"IdentitiesOnly=yes", "UserKnownHostsFile=/dev/null",
 	                               "GlobalKnownHostsFile=/dev/null",
@@ -220,6 +242,8 @@ static void print_config(const char *id, const struct ssh_setup *s)
 	       "\tIdentityFile \"%s\"\n\tIdentitiesOnly yes\n\tUserKnownHostsFile /dev/null\n"
 	       "\tGlobalKnownHostsFile /dev/null\n\tStrictHostKeyChecking yes\n",
 	       id, s->proxy, s->known, s->file);
+	for (size_t i = 0; forwards_nothing[i]; i++)
+		printf("\t%s no\n", forwards_nothing[i]);
 }
 
 static int run(struct cli *c)
@@ -257,12 +281,13 @@ const struct cli_command command_ssh = {
     .what = "ssh into a sandbox",
     .about =
 	"Runs the OpenSSH client with a key of its own for this sandbox, through the server: no\n"
-	"port is opened. Its exit code is the command's. With --config, ssh, scp, sftp, rsync and\n"
-	"editors find the sandbox under its id.",
+	"port is opened. Its exit code is the command's. No ssh_config is read, and nothing is\n"
+	"forwarded: no agent, no display, no variable. With --config, ssh, scp, sftp, rsync and\n"
+	"editors find the sandbox under its id; the lines belong in front of any 'Host *'.",
     .opts = opts,
     .word = WORD_SANDBOX,
     .guest = true,
-    .examples = "  panda ssh 3f2a uname -a\n  panda ssh --config 3f2a >>~/.ssh/config\n",
+    .examples = "  panda ssh 3f2a uname -a\n  scp -F <(panda ssh --config 3f2a) notes.txt 3f2a:\n",
     .run = run,
 };
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
@@ -74,13 +75,31 @@ static const char *text_in(json_t *j, const char *const *keys)
 	return NULL;
 }
 
+static bool this_host(const struct target *t)
+{
+	return t->unix_socket || strcasecmp(t->host, "localhost") == 0 ||
+	       strcmp(t->host, "127.0.0.1") == 0 || strcmp(t->host, "::1") == 0;
+}
+
+/* Is the server at url on the host of the one at named? No, if either says nothing that we read. */
+static bool same_host(const char *url, const char *named)
+{
+	struct target a = {0}, b = {0};
+	bool same = target_parse(url, &a, NULL) == 0 && target_parse(named, &b, NULL) == 0 &&
+	            (strcasecmp(a.host, b.host) == 0 || (this_host(&a) && this_host(&b)));
+
+	target_fini(&a);
+	target_fini(&b);
+	return same;
+}
+
 int settings_load(const struct panda_config *c, env_fn env, struct settings *ret,
                   struct panda_error *e)
 {
 	static const char *const key_names[] = {"token", "apiKey", "api_key", NULL};
 	static const char *const url_names[] = {"apiUrl", "api_url", NULL};
 	const char *url = c && c->url && *c->url ? c->url : NULL;
-	const char *key = c ? c->key : NULL;
+	const char *key = c ? c->key : NULL, *named;
 	struct settings s = {0};
 	json_t *file = NULL;
 	int r = 0;
@@ -93,10 +112,12 @@ int settings_load(const struct panda_config *c, env_fn env, struct settings *ret
 		r = read_config(env, &file, e);
 		if (r < 0)
 			goto out;
-		if (!key)
-			key = text_in(file, key_names);
+		named = text_in(file, url_names);
 		if (!url)
-			url = text_in(file, url_names);
+			url = named;
+		/* A key in a file belongs to the server named beside it, and to no other host. */
+		if (!key && (!named || same_host(url, named)))
+			key = text_in(file, key_names);
 	}
 	for (const char *p = key; p && *p; p++)
 		if (*p <= ' ' || *p >= 0x7f) {

@@ -62,6 +62,24 @@ def test_commands_see_the_sandboxs_own_environment_and_name(cli, pandad):
     assert cli("ssh", id, "test $(hostname) = $(getent hosts $(hostname) | awk '{print $2}') && umask") == "0022\n"
 
 
+def test_nothing_of_the_user_is_forwarded(cli, box, tmp_path):
+    """ssh itself says what it would do: with the words of `panda ssh`, and with the lines of --config in front of a generous `Host *`."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh").write_text('#!/bin/sh\nprintf "%s\\n" "$*"\nexec /usr/bin/ssh -G "$@"\n')
+    (tmp_path / "bin/ssh").chmod(0o755)
+    generous = "Host *\n ForwardAgent yes\n ForwardX11 yes\n ForwardX11Trusted yes\n PermitLocalCommand yes\n GSSAPIDelegateCredentials yes\n"
+    ours = OpenSsh(cli, tmp_path, box)
+    ours.file.write_text(ours.file.read_text() + generous)
+    by_lines = ours("ssh", "-G", box).splitlines()
+    cli.env["PATH"] = f"{tmp_path}/bin:{cli.env['PATH']}"
+    words, *by_us = cli("ssh", box).splitlines()
+    assert words.startswith("-F none ")
+    for said in (by_lines, by_us):
+        for what in ("forwardagent", "forwardx11", "forwardx11trusted", "permitlocalcommand", "gssapidelegatecredentials"):
+            assert f"{what} no" in said, what
+    assert not [line for line in by_us if line.startswith(("sendenv", "setenv", "localforward", "remoteforward", "localcommand"))]
+
+
 def test_who_came_in_is_on_record(cli, box, pandad):
     cli("ssh", box, "true")
     path = f"/v1/sandboxes/{box}/ssh/tunnel"

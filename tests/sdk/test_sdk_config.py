@@ -5,13 +5,7 @@ import json
 import pytest
 
 from pandastack import AuthError, Client, ConfigError, Sandbox
-from pandastack import _config
-from pandastack._config import DEFAULT_URL, LOCAL_URL, parse_url, resolve
-
-
-@pytest.fixture(autouse=True)
-def nobody_on_8080(monkeypatch):
-    monkeypatch.setattr(_config, "local_pandad_answers", lambda: False)
+from pandastack._config import LOCAL_URL, parse_url, resolve
 
 
 def write_file(tmp_path, text):
@@ -43,26 +37,40 @@ def test_no_key_anywhere_is_no_key(tmp_path):
     assert resolve(None, None, env_of(tmp_path))[0] is None
 
 
-def test_the_url_is_the_argument_then_the_variable_then_the_file_then_the_default(tmp_path):
-    assert resolve("k", None, env_of(tmp_path))[1].url == DEFAULT_URL
+def test_the_url_is_the_argument_then_the_variable_then_the_file_then_this_host(tmp_path):
+    assert resolve("k", None, env_of(tmp_path))[1].url == LOCAL_URL
     write_file(tmp_path, json.dumps({"apiUrl": "http://file:1"}))
     assert resolve("k", None, env_of(tmp_path))[1].url == "http://file:1"
     assert resolve("k", None, env_of(tmp_path, PANDASTACK_API="http://env:2"))[1].url == "http://env:2"
     assert resolve("k", "http://said:3", env_of(tmp_path, PANDASTACK_API="http://env:2"))[1].url == "http://said:3"
 
 
-def test_a_local_pandad_is_used_when_nothing_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(_config, "local_pandad_answers", lambda: True)
-    assert resolve("k", None, env_of(tmp_path))[1].url == LOCAL_URL
+@pytest.mark.parametrize("env", [{}, {"PANDASTACK_API_KEY": "k"}, {"PANDASTACK_TOKEN": "k"}])
+def test_a_key_goes_to_no_other_host_when_none_is_named(tmp_path, env):
+    write_file(tmp_path, json.dumps({"token": "k"}))
+    key, target = resolve(None, None, env_of(tmp_path, **env))
+    assert (key, target.host) == ("k", "127.0.0.1")
 
 
-@pytest.mark.parametrize("answer,is_pandad", [({"service": "pandad"}, True), ({"service": "nginx"}, False), ([], False), (b"<html>", False)])
-def test_only_a_program_that_calls_itself_pandad_counts(server, monkeypatch, answer, is_pandad):
-    monkeypatch.undo()
-    monkeypatch.setattr(_config, "LOCAL_URL", server.url)
-    server.on("GET", "/version", answer)
-    assert _config.local_pandad_answers() is is_pandad
-    assert "authorization" not in server.asked()[0].headers
+@pytest.mark.parametrize(
+    "named,asked,goes",
+    [
+        ("https://mine.example", "https://mine.example/v1", True),
+        ("https://mine.example", "https://MINE.example:8443", True),
+        ("http://127.0.0.1:8080", "http://localhost:9090", True),
+        ("http://127.0.0.1:8080", "unix:/run/pandad/api", True),
+        ("https://mine.example", "https://other.example", False),
+        ("http://127.0.0.1:8080", "https://api.pandastack.ai", False),
+        ("https://mine.example", "http://127.0.0.1:8080", False),
+        (None, "https://asked.example", True),
+    ],
+)
+def test_a_key_in_a_file_is_for_the_host_named_beside_it(tmp_path, named, asked, goes):
+    write_file(tmp_path, json.dumps({"token": "k", **({"apiUrl": named} if named else {})}))
+    assert resolve(None, asked, env_of(tmp_path))[0] == ("k" if goes else None)
+    assert resolve(None, None, env_of(tmp_path, PANDASTACK_API=asked))[0] == ("k" if goes else None)
+    # What was said or is in the environment was meant for whatever server was named.
+    assert resolve(None, asked, env_of(tmp_path, PANDASTACK_API_KEY="e"))[0] == "e"
 
 
 def test_a_key_with_a_line_end_inside_is_refused_and_one_at_its_end_is_not(tmp_path):

@@ -158,7 +158,10 @@ static void ssh_gets_a_key_of_its_own_and_trusts_only_what_the_server_says(void 
 	         "[IdentityFile=\"%s/" KEY_AT "\"]\n[-l]\n[root]\n[--]\n[" BOX "]\n[uname]\n[-a]\n",
 	         bed.dir);
 	assert_non_null(strstr(bed.out, want));
-	expect_begins("[-o]\n[IdentitiesOnly=yes]\n[-o]\n[UserKnownHostsFile=/dev/null]\n[-o]\n"
+	expect_begins("[-F]\n[none]\n[-o]\n[ForwardAgent=no]\n[-o]\n[ForwardX11=no]\n[-o]\n"
+	              "[ForwardX11Trusted=no]\n[-o]\n[GSSAPIDelegateCredentials=no]\n[-o]\n"
+	              "[PermitLocalCommand=no]\n[-o]\n[Tunnel=no]\n"
+	              "[-o]\n[IdentitiesOnly=yes]\n[-o]\n[UserKnownHostsFile=/dev/null]\n[-o]\n"
 	              "[GlobalKnownHostsFile=/dev/null]\n[-o]\n[StrictHostKeyChecking=yes]\n"
 	              "[-o]\n[ProxyCommand=/");
 	assert_non_null(strstr(bed.out, " ssh-proxy --url http://SERVER " BOX "]\n"));
@@ -196,6 +199,7 @@ static void config_prints_lines_for_other_programs(void **state)
 	snprintf(want, sizeof(want), "\tIdentityFile \"%s/" KEY_AT "\"\n\tIdentitiesOnly yes\n",
 	         bed.dir);
 	assert_non_null(strstr(bed.out, want));
+	assert_non_null(strstr(bed.out, "\n\tForwardAgent no\n\tForwardX11 no\n"));
 	panda("ssh", "--config", BOX, "--", "ls");
 	fails(125, "--config prints lines for ~/.ssh/config, it runs no command");
 }

@@ -108,6 +108,37 @@ static void the_key_comes_from_api_key_then_token_then_file(void **state)
 	expect(&(struct panda_config){.key = ""}, "http://env:2", NULL);
 }
 
+static void a_key_in_a_file_is_for_the_host_named_beside_it(void **state)
+{
+	static const struct {
+		const char *asked;
+		bool goes;
+	} try[] = {
+	    {"https://mine.example/v1", true},
+	    {"http://MINE.example:81", true},
+	    {"https://other.example", false},
+	    {"http://127.0.0.1:8080", false},
+	    {"https://mine.example.other", false},
+	    {"unix:/run/pandad/api", false},
+	    {"no url", false},
+	};
+
+	write_config("{\"token\": \"k\", \"apiUrl\": \"https://mine.example\"}");
+	for (size_t i = 0; i < ARRAY_LEN(try); i++) {
+		set_env(1, "PANDASTACK_API", try[i].asked);
+		expect(NULL, try[i].asked, try[i].goes ? "k" : NULL);
+	}
+	write_config("{\"token\": \"k\", \"apiUrl\": \"http://127.0.0.1:8080\"}");
+	set_env(1, "PANDASTACK_API", "unix:/run/pandad/api");
+	expect(NULL, "unix:/run/pandad/api", "k");
+	set_env(1, "PANDASTACK_API", "http://localhost:9090");
+	expect(NULL, "http://localhost:9090", "k");
+	/* A key from the environment was meant for the server that was named. */
+	set_env(1, "PANDASTACK_API", "https://other.example");
+	set_env(2, "PANDASTACK_API_KEY", "said");
+	expect(NULL, "https://other.example", "said");
+}
+
 static void an_empty_variable_is_not_set(void **state)
 {
 	write_config("{\"api_key\": \"last\", \"token\": \"\"}");
@@ -229,6 +260,8 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(nothing_set_means_this_host_without_a_key, setup,
 	                                    teardown),
 	    cmocka_unit_test_setup_teardown(the_key_comes_from_api_key_then_token_then_file, setup,
+	                                    teardown),
+	    cmocka_unit_test_setup_teardown(a_key_in_a_file_is_for_the_host_named_beside_it, setup,
 	                                    teardown),
 	    cmocka_unit_test_setup_teardown(an_empty_variable_is_not_set, setup, teardown),
 	    cmocka_unit_test_setup_teardown(the_file_has_three_names_for_the_key, setup, teardown),

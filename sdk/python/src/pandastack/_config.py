@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ from urllib.parse import urlsplit
 
 from .exceptions import ConfigError
 
-DEFAULT_URL = "https://api.pandastack.ai"
-LOCAL_URL = "http://127.0.0.1:8080"
+LOCAL_URL = "http://127.0.0.1:8080"  # when no server is named: a key goes to no other host unasked
+LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 CONFIG_MAX = 1 << 20
-PROBE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -89,19 +87,11 @@ def _first(source: Mapping[str, Any], *names: str) -> Optional[str]:
     return None
 
 
-def local_pandad_answers(timeout: float = PROBE_SECONDS) -> bool:
-    """Whether the program on our port says it is pandad. The key is not shown to it before."""
-    target = parse_url(LOCAL_URL)
-    conn = http.client.HTTPConnection(target.host, target.port, timeout=timeout)
-    try:
-        conn.request("GET", "/version", headers={"Accept": "application/json"})
-        answer = conn.getresponse()
-        body = json.loads(answer.read(65536))
-        return isinstance(body, dict) and body.get("service") == "pandad"
-    except (OSError, http.client.HTTPException, ValueError):
-        return False
-    finally:
-        conn.close()
+def _same_host(a: Target, b: Target) -> bool:
+    def local(t: Target) -> bool:
+        return bool(t.path) or t.host in LOCAL_HOSTS
+
+    return a.host.lower() == b.host.lower() or (local(a) and local(b))
 
 
 def resolve(
@@ -116,13 +106,14 @@ def resolve(
     url = api_url or _first(env, "PANDASTACK_API")
     if key is None or url is None:
         file = _read_file(env)
-        if key is None:
-            key = _first(file, "token", "apiKey", "api_key")
-        # A key in a file belongs to the server named beside it.
+        named = _first(file, "apiUrl", "api_url")
         if url is None:
-            url = _first(file, "apiUrl", "api_url")
+            url = named
+        # A key in a file belongs to the server named beside it, and is not shown to another one.
+        if key is None and (named is None or url is None or _same_host(parse_url(url), parse_url(named))):
+            key = _first(file, "token", "apiKey", "api_key")
     if url is None:
-        url = LOCAL_URL if local_pandad_answers() else DEFAULT_URL
+        url = LOCAL_URL
     if key and any(not "!" <= c <= "~" for c in key):
         raise ConfigError(
             "the API key has a space or control character in it: look for a line end in PANDASTACK_API_KEY or the file"
