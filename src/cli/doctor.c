@@ -14,6 +14,7 @@
 #include "base/io.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
+#include "cli/neighbours.h"
 #include "client/panda.h"
 #include "engine/probe.h"
 #include "jail/jail.h"
@@ -119,6 +120,7 @@ static int run(struct cli *c)
 		jail_free(jail);
 	}
 	check_map_count();
+	neighbours_look("/sys", "/proc", say);
 	check_engines();
 	check_server(c);
 	if (rows)
