@@ -8,22 +8,27 @@
 #include "engine/engines_internal.h"
 #include "jail/filter.h"
 
+#include <asm/prctl.h>
+#include <fcntl.h>
+#include <linux/futex.h>
 #include <linux/kvm.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 
 /* linux/fs.h has it since 6.7: size of struct pm_scan_arg is 96. */
 #define SCAN_PAGEMAP _IOC(_IOC_READ | _IOC_WRITE, 'f', 16, 96)
 /* linux/kvm.h has it since 6.11, as KVM_PRE_FAULT_MEMORY. */
 #define PRE_FAULT_MEMORY _IOC(_IOC_READ | _IOC_WRITE, KVMIO, 0xd5, 64)
 
-#define IOCTL(request)                                 \
-	{                                              \
-		"ioctl",                               \
-		{                                      \
-			{                              \
-				JAIL_EQ, 1, request, 0 \
-			}                              \
-		}                                      \
-	}
+#define IOCTL(request) JAIL_OPTION("ioctl", 1, request)
+
+/* What pthread_create() asks for. */
+#define THREAD                                                                              \
+	(CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | \
+	 CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID)
 
 static const struct jail_rule rules[] = {
     /* the machine: made once, run, saved, loaded */
@@ -68,13 +73,13 @@ static const struct jail_rule rules[] = {
     IOCTL(KVM_SET_MSRS),
     /* memory and disks */
     IOCTL(SCAN_PAGEMAP),
-    {"mmap", {{0}}},
+    {"mmap", {{JAIL_SET, 3, 0, MAP_HUGETLB | MAP_LOCKED}}},
     {"munmap", {{0}}},
     {"mprotect", {{0}}},
     {"mremap", {{0}}},
     {"madvise", {{0}}},
     {"brk", {{0}}},
-    {"fallocate", {{0}}},
+    JAIL_OPTION("fallocate", 1, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE),
     {"pread64", {{0}}},
     {"pwrite64", {{0}}},
     {"preadv", {{0}}},
@@ -93,7 +98,11 @@ static const struct jail_rule rules[] = {
     {"sendto", {{0}}},
     {"accept4", {{0}}},
     {"shutdown", {{0}}},
-    {"fcntl", {{0}}},
+    JAIL_OPTION("fcntl", 1, F_DUPFD_CLOEXEC),
+    JAIL_OPTION("fcntl", 1, F_GETFD),
+    JAIL_OPTION("fcntl", 1, F_SETFD),
+    JAIL_OPTION("fcntl", 1, F_GETFL),
+    JAIL_OPTION("fcntl", 1, F_SETFL),
     {"dup3", {{0}}},
     {"close", {{0}}},
     {"eventfd2", {{0}}},
@@ -101,17 +110,20 @@ static const struct jail_rule rules[] = {
     {"epoll_ctl", {{0}}},
     {"epoll_wait", {{0}}},
     /* threads: start, kick, filter */
-    {"clone", {{0}}},
-    {"clone3", {{0}}},
-    {"futex", {{0}}},
+    JAIL_OPTION("clone", 0,
+                THREAD), /* clone3 hides its flags from a filter; libc tries this then */
+    {"futex", {{JAIL_SET, 1, FUTEX_WAIT, ~(uint64_t)(FUTEX_PRIVATE_FLAG | FUTEX_WAKE)}}},
+    {"futex",
+     {{JAIL_SET, 1, FUTEX_WAIT_BITSET, ~(uint64_t)(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME)}}},
     {"tgkill", {{0}}}, /* in its own pid namespace */
     {"getpid", {{0}}},
     {"gettid", {{0}}},
-    {"prctl", {{0}}},
+    JAIL_OPTION("prctl", 0, PR_SET_NO_NEW_PRIVS),
+    {"prctl", {{JAIL_EQ, 0, PR_SET_SECCOMP, 0}, {JAIL_EQ, 1, SECCOMP_MODE_FILTER, 0}}},
     {"set_robust_list", {{0}}},
     {"set_tid_address", {{0}}},
     {"rseq", {{0}}},
-    {"arch_prctl", {{0}}},
+    JAIL_OPTION("arch_prctl", 0, ARCH_SET_FS),
     {"sched_getaffinity", {{0}}},
     {"rt_sigaction", {{0}}},
     {"rt_sigprocmask", {{0}}},
@@ -119,7 +131,7 @@ static const struct jail_rule rules[] = {
     /* time, chance, libc's start */
     {"clock_gettime", {{0}}},
     {"getrandom", {{0}}},
-    {"prlimit64", {{0}}},
+    JAIL_OPTION("prlimit64", 0, 0), /* its own */
     {"readlinkat", {{0}}},
     {"readlink", {{0}}},
 };

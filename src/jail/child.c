@@ -258,6 +258,7 @@ _Noreturn void child_machine(void *arg)
 
 		MUST(STEP_SECCOMP, syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog));
 	}
-	syscall(SYS_execveat, exe, "", spec->argv, spec->envp, AT_EMPTY_PATH);
+	syscall(SYS_execveat, exe, "", spec->argv, spec->envp, AT_EMPTY_PATH,
+	        spec->filter ? spec->filter->ticket : 0);
 	fail(job, STEP_EXEC);
 }

@@ -4,19 +4,13 @@
 #include <fcntl.h>
 #include <seccomp.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "base/macro.h"
-
-/* What spawn itself needs behind the filter: the exec, and a way out when it fails. */
-static const struct jail_rule start_rules[] = {
-    {.name = "execveat", .args = {{JAIL_EQ, 4, AT_EMPTY_PATH, 0}}},
-    {.name = "exit"},
-    {.name = "exit_group"},
-};
 
 static void releasep(scmp_filter_ctx *ctx)
 {
@@ -74,6 +68,18 @@ static int add_rules(scmp_filter_ctx ctx, const struct jail_rule *v, size_t n, s
 	return r;
 }
 
+/* What spawn itself needs behind the filter: the exec, and a way out when it fails. */
+static int add_start(scmp_filter_ctx ctx, uint64_t ticket, struct err *e)
+{
+	const struct jail_rule rules[] = {
+	    {"execveat", {{JAIL_EQ, 4, AT_EMPTY_PATH, 0}, {JAIL_EQ, 5, ticket, 0}}},
+	    {"exit", {{0}}},
+	    {"exit_group", {{0}}},
+	};
+
+	return add_rules(ctx, rules, ARRAY_LEN(rules), e);
+}
+
 /* libseccomp 2.5 can only export to a file. */
 static int export(scmp_filter_ctx ctx, struct jail_filter *ret)
 {
@@ -105,16 +111,19 @@ int jail_filter_build(const struct jail_rules *lists, size_t n, enum jail_deny d
                       struct jail_filter *ret, struct err *e)
 {
 	AUTO(releasep) scmp_filter_ctx ctx = seccomp_init(deny_action(deny));
+	uint64_t ticket;
 	int r;
 
 	if (!ctx)
 		return err_set(e, ENOMEM, "no_memory", "no memory for a seccomp filter");
+	if (getrandom(&ticket, sizeof(ticket), 0) != sizeof(ticket))
+		return err_set(e, errno, "bad_filter", "no random bytes for a seccomp filter");
 	r = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
 	if (r == 0) /* a binary tree over the numbers instead of one long chain */
 		r = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
 	if (r < 0)
 		return err_set(e, -r, "bad_filter", "this libseccomp is too old (2.5 is needed)");
-	r = add_rules(ctx, start_rules, ARRAY_LEN(start_rules), e);
+	r = add_start(ctx, ticket, e);
 	for (size_t i = 0; i < n && r == 0; i++)
 		r = add_rules(ctx, lists[i].v, lists[i].n, e);
 	if (r < 0)
@@ -122,6 +131,7 @@ int jail_filter_build(const struct jail_rules *lists, size_t n, enum jail_deny d
 	r = export(ctx, ret);
 	if (r < 0)
 		return err_set(e, -r, "bad_filter", "could not compile the seccomp filter");
+	ret->ticket = ticket;
 	return 0;
 }
 

@@ -32,6 +32,17 @@ struct jail_rule {
 	struct jail_arg args[JAIL_ARGS_MAX];
 };
 
+/* A rule for one word of a call that knows many: its argument number n must be option. */
+#define JAIL_OPTION(name, n, option)                  \
+	{                                             \
+		name,                                 \
+		{                                     \
+			{                             \
+				JAIL_EQ, n, option, 0 \
+			}                             \
+		}                                     \
+	}
+
 struct jail_rules {
 	const struct jail_rule *v;
 	size_t n;
@@ -47,11 +58,15 @@ enum jail_deny {
 struct jail_filter {
 	struct sock_filter *insns;
 	unsigned short n;
+	uint64_t ticket; /* for the one exec that starts the program */
 };
 
 /*
- * The filter also allows exit, exit_group and execveat of a bare fd (AT_EMPTY_PATH): without them
- * a jailed process could not even begin. A call of another architecture kills the process. A name
+ * The filter also allows exit and exit_group, and the one execveat that starts the program: that
+ * of a bare fd (AT_EMPTY_PATH) with the ticket, a random number, as its sixth argument. The kernel
+ * ignores that argument and clears all registers in the exec, and a filter cannot be read from
+ * inside, so no program behind the filter can start another one, unless its own rules say so.
+ * A call of another architecture kills the process. A name
  * that this cpu does not have is left out; a name no kernel knows is "bad_filter", EINVAL.
  * Release *ret with jail_filter_fini().
  */

@@ -23,7 +23,7 @@ enum {
 };
 
 /* Runs one system call behind the filter; the wait status. */
-static int behind5(const struct jail_filter *f, long nr, long a, long b, long c, long d, long x)
+static int behind6(const struct jail_filter *f, long nr, const long a[6])
 {
 	struct sock_fprog prog = {.len = f->n, .filter = f->insns};
 	int status;
@@ -35,7 +35,7 @@ static int behind5(const struct jail_filter *f, long nr, long a, long b, long c,
 		if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
 		    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog) < 0)
 			_exit(255);
-		r = syscall(nr, a, b, c, d, x);
+		r = syscall(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
 		syscall(SYS_exit_group, r < 0 ? errno : OK);
 	}
 	assert_true(pid > 0);
@@ -45,7 +45,12 @@ static int behind5(const struct jail_filter *f, long nr, long a, long b, long c,
 
 static int behind(const struct jail_filter *f, long nr, long a, long b, long c)
 {
-	return behind5(f, nr, a, b, c, 0, 0);
+	return behind6(f, nr, (long[6]){a, b, c});
+}
+
+static int execveat_behind(const struct jail_filter *f, long flags, uint64_t ticket)
+{
+	return behind6(f, SYS_execveat, (long[6]){-1, (long)"", 0, 0, flags, (long)ticket});
 }
 
 static void assert_exit(int status, int code)
@@ -94,16 +99,23 @@ static void arguments_decide(void **state)
 	jail_filter_fini(&f);
 }
 
-static void only_a_bare_fd_can_be_executed(void **state)
+/* -1 is no fd, so reaching the kernel shows as EBADF. */
+static void only_who_has_the_ticket_executes(void **state)
 {
-	struct jail_filter f = {0};
+	struct jail_filter f = {0}, g = {0};
 
 	assert_int_equal(jail_filter_build(NULL, 0, JAIL_DENY_ENOSYS, &f, NULL), 0);
-	/* -1 is no fd, so reaching the kernel shows as EBADF */
-	assert_exit(behind5(&f, SYS_execveat, -1, (long)"", 0, 0, AT_EMPTY_PATH), EBADF);
-	assert_exit(behind5(&f, SYS_execveat, AT_FDCWD, (long)"/bin/true", 0, 0, 0), ENOSYS);
+	assert_int_equal(jail_filter_build(NULL, 0, JAIL_DENY_ENOSYS, &g, NULL), 0);
+	assert_true(f.ticket != g.ticket);
+	assert_exit(execveat_behind(&f, AT_EMPTY_PATH, f.ticket), EBADF);
+	assert_exit(execveat_behind(&f, AT_EMPTY_PATH, g.ticket), ENOSYS);
+	assert_exit(execveat_behind(&f, AT_EMPTY_PATH, 0), ENOSYS);
+	for (int bit = 0; bit < 64; bit++)
+		assert_exit(execveat_behind(&f, AT_EMPTY_PATH, f.ticket ^ 1ull << bit), ENOSYS);
+	assert_exit(execveat_behind(&f, 0, f.ticket), ENOSYS); /* no path */
 	assert_exit(behind(&f, SYS_execve, (long)"/bin/true", 0, 0), ENOSYS);
 	jail_filter_fini(&f);
+	jail_filter_fini(&g);
 }
 
 static void for_debugging_a_denied_call_traps_or_passes(void **state)
@@ -139,7 +151,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(what_is_listed_works_and_the_rest_does_not_exist),
 	    cmocka_unit_test(arguments_decide),
-	    cmocka_unit_test(only_a_bare_fd_can_be_executed),
+	    cmocka_unit_test(only_who_has_the_ticket_executes),
 	    cmocka_unit_test(for_debugging_a_denied_call_traps_or_passes),
 	    cmocka_unit_test(a_misspelt_name_is_refused),
 	};
