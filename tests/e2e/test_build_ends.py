@@ -4,7 +4,7 @@ import os
 
 from conftest import patience, wait_for
 from test_builds import build, log, order, own  # noqa: F401
-from test_server_trouble import small_disk  # noqa: F401
+from test_server_stress import small_disk  # noqa: F401
 
 # Deaf to signals, with a child that left its session, and something on its disk and in its memory. A step that ended is kept, so
 # this is the first; its files are sent all the same.

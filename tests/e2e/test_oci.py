@@ -18,7 +18,7 @@ import pytest
 
 from conftest import TOP, count, wait_for
 from test_builds import bakes, build, form, log, order, own, panda  # noqa: F401
-from test_server_trouble import small_disk  # noqa: F401
+from test_server_stress import small_disk  # noqa: F401
 
 
 def tar(*entries, format=tarfile.PAX_FORMAT):

@@ -29,7 +29,7 @@ OPERATIONS = {
     "save": lambda p, id: (p.ask("POST", f"/v1/sandboxes/{id}/save-as-template", {"name": "mine"}),
                            p.ask("DELETE", "/v1/templates/mine")),
     "checkpoint": lambda p, id: p.ask("POST", f"/v1/sandboxes/{id}/checkpoints"),
-    "import": None,  # test_state_parcel.py
+    "import": None,  # test_state_archive.py
     "attach": None,  # test_server_volumes_live.py
     "detach": None,
     "resize": None,

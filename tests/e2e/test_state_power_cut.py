@@ -11,7 +11,7 @@ import pytest
 from conftest import count, wait_for
 from server import RUN
 from test_server_faults import consistent
-from test_state_sleep import end_machines, hibernate
+from test_state_hibernate import end_machines, hibernate
 
 
 class Disk:

@@ -1,7 +1,7 @@
 """Several hands on one machine at once, and hands that die half way."""
 import os
 
-from test_life import at_once, kill_after, moments
+from test_machine_lifecycle import at_once, kill_after, moments
 
 
 def test_many_hands_may_fork_one_machine_at_once(panda, box):
