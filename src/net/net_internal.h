@@ -118,7 +118,7 @@ void slot_link(struct net_slot **list, struct net_slot *s);
 void slot_unlink(struct net_slot *s);
 void slot_quiet(struct net_slot *s); /* nothing of the slot is on the loop after this */
 void slot_free(struct net_slot *s);  /* the last of it, on the loop */
-/* prepare.c: unmakes it on a thread. The slot is in no list and has nothing on the loop any more. */
+/* prepare.c: unmakes it on a thread. The slot is in no list and has nothing on the loop. */
 void slot_undo(struct net_slot *s);
 
 /* resolver.c: the resolver's ear in each slot. */

@@ -148,10 +148,10 @@ struct wire_exited {
 enum {
 	WIRE_ATTACH_STDIN = 1, /* this stream feeds stdin; one stream at a time may */
 	WIRE_ATTACH_HOLD = 2, /* nothing is lost to this reader: the program waits for it instead */
-	WIRE_ATTACH_WAIT =
-	    4, /* with STDIN: ATTACHED comes when no other stream feeds the command and it
-	                         has read what it got; what is sent before that is thrown away. A guest
-	                         that was saved by 0.1.0 does not know it and answers EBUSY. */
+	/* With STDIN: ATTACHED comes when no other stream feeds the command and it has read what
+	 * it got; what is sent before that is thrown away. A guest that was saved by 0.1.0 does
+	 * not know it and answers EBUSY. */
+	WIRE_ATTACH_WAIT = 4,
 };
 
 struct wire_attach {

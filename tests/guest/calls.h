@@ -7,7 +7,7 @@
 enum {
 	CALLS_FD = 5,
 	CALL_UNTRIED = 0,
-	CALL_BEGUN, /* it did not come back, nor did the process: the filter let it through, or killed it */
+	CALL_BEGUN, /* neither it nor the process came back: it was let through, or killed */
 	CALL_DONE,
 };
 

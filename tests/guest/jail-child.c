@@ -231,7 +231,7 @@ static long call_raw(const struct call *c)
 	return r;
 }
 
-/* Those of the list on CALLS_FD from number `from` on. What ends us on the way shows in the list. */
+/* Those of the list on CALLS_FD from number `from` on. What ends us shows in the list. */
 static void calls(size_t from, size_t n)
 {
 	struct call *v =

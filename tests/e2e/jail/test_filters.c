@@ -163,7 +163,7 @@ static siginfo_t run_from(size_t from, size_t n)
 	return si;
 }
 
-/* All that were added. A try that ends its process stays at CALL_BEGUN, and a new process goes on. */
+/* All that were added. A try that ends its process stays at CALL_BEGUN; a new process goes on. */
 static void run_all(void)
 {
 	size_t at = 0;
