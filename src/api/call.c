@@ -267,12 +267,13 @@ static void bare_error(struct call *c, int status, const char *kind)
 
 void call_error(struct call *c, const struct err *e)
 {
-	call_error_as(c, api_status_of(e->kind), e);
+	call_error_as(c, api_status_of(e ? e->kind : NULL), e);
 }
 
 void call_error_as(struct call *c, int status, const struct err *e)
 {
-	const char *kind = e->kind ? e->kind : "internal";
+	const char *kind = e && e->kind ? e->kind : "internal";
+	const char *words = e && *e->text ? e->text : "the server failed and cannot tell why";
 	autofree char *text = NULL;
 	json_t *j;
 
@@ -280,8 +281,8 @@ void call_error_as(struct call *c, int status, const struct err *e)
 		return;
 	if (status == 503) /* auth.c knows better for 429 */
 		http_add_header(c->req, "Retry-After", "1");
-	j = json_pack("{s:o, s:s, s:s}", "error", json_sentence(e->text), "code", kind,
-	              "request_id", c->request_id);
+	j = json_pack("{s:o, s:s, s:s}", "error", json_sentence(words), "code", kind, "request_id",
+	              c->request_id);
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	json_decref(j);
 	if (text)

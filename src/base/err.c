@@ -1,6 +1,5 @@
 #include "base/err.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,7 +9,8 @@ int err_set(struct err *e, int code, const char *kind, const char *fmt, ...)
 {
 	va_list ap;
 
-	assert(code > 0);
+	if (code <= 0)
+		code = EIO;
 	if (!e)
 		return -code;
 	e->code = code;

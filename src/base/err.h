@@ -11,7 +11,8 @@ struct err {
 	char text[240];   /* one sentence for the person who asked */
 };
 
-/* Fills *e (which may be NULL) and returns -code. code must be positive. */
+/* Fills *e (which may be NULL) and returns -code. A code that is no errno value is EIO: "all went
+ * well" is no error that one can tell, and a guest may have said it. */
 int err_set(struct err *e, int code, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 

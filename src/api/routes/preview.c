@@ -294,7 +294,8 @@ static int64_t announced(const struct http_head *h)
 	return text && isdigit((unsigned char)*text) ? strtoll(text, NULL, 10) : -1;
 }
 
-static void begin_tunnel(struct proxy *x, const struct http_head *h)
+/* Returns false when x is gone. */
+static bool begin_tunnel(struct proxy *x, const struct http_head *h)
 {
 	char *text = NULL;
 	size_t n;
@@ -318,6 +319,7 @@ static void begin_tunnel(struct proxy *x, const struct http_head *h)
 		x->c->piped = false;
 		proxy_fail(x, "the upgrade failed");
 	}
+	return r >= 0;
 }
 
 /* The head of the answer is here. Returns false when x is gone. */
@@ -338,10 +340,8 @@ static bool answer(struct proxy *x, const struct http_head *h)
 	const char *connection = http_head_field(h, "Connection");
 	int64_t length = -1;
 
-	if (h->status == 101 && x->upgrade) {
-		begin_tunnel(x, h);
-		return x->phase == TUNNEL;
-	}
+	if (h->status == 101 && x->upgrade)
+		return begin_tunnel(x, h);
 	if (h->status < 200 || h->status > 999) {
 		proxy_fail(x, "its answer makes no sense");
 		return false;

@@ -507,6 +507,9 @@ int job_error(const struct job_end *end, const char *what, struct err *ret)
 		*ret = *end->e;
 		return -ret->code;
 	}
+	if (!end->guest)
+		return err_set(ret, EPROTO, "upstream",
+		               "%s: the sandbox ended it without an answer", what);
 	for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
 		if (kinds[i].code == end->guest)
 			kind = kinds[i].kind;

@@ -82,6 +82,16 @@ static void one_that_is_not_there_is_404(void **state)
 	}
 }
 
+static void an_agent_that_ends_without_an_answer_is_502(void **state)
+{
+	const char *id = sandbox_made(NULL);
+
+	bed_rule(&bed.on, "refuse",
+	         "{\"attach\":{\"err\":0},\"watch\":{\"err\":0},\"connect\":{\"err\":0}}");
+	bad(502, "upstream", "", NULL, "GET /v1/sandboxes/%s/execs/1/output?follow=1", id);
+	bad(502, "upstream", "", NULL, "GET /v1/sandboxes/%s/fs/watch?path=/", id);
+}
+
 static void its_output_can_be_had_from_any_offset(void **state)
 {
 	const char *id = sandbox_made(NULL);
@@ -393,6 +403,7 @@ int main(void)
 	    api_test(fields_of_a_start_are_refused_by_name),
 	    api_test(a_program_that_is_not_there_does_not_start),
 	    api_test(one_that_is_not_there_is_404),
+	    api_test(an_agent_that_ends_without_an_answer_is_502),
 	    api_test(its_output_can_be_had_from_any_offset),
 	    api_test(output_of_one_that_is_over_ends_with_its_exit),
 	    api_test(a_follower_hears_all_up_to_the_exit),

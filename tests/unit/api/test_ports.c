@@ -317,6 +317,16 @@ static void an_upgrade_becomes_a_tunnel(void **state)
 	body_is("no");
 }
 
+static void an_upgrade_that_has_a_body_is_refused_when_the_service_takes_it(void **state)
+{
+	const char *id = sandbox_made(NULL);
+
+	serve("HTTP/1.1 101 Yes\r\nUpgrade: chat\r\n\r\n");
+	with("Connection: Upgrade");
+	with("Upgrade: chat");
+	bad(502, "upstream", "the upgrade failed", "body", "POST /v1/sandboxes/%s/proxy/80/", id);
+}
+
 /* ---- signed links ---- */
 
 static const char *link_made(const char *id, const char *json)
@@ -524,6 +534,11 @@ static void a_tunnel_that_cannot_be_is_an_answer(void **state)
 	with("Connection: Upgrade");
 	with("Upgrade: websocket");
 	bad(400, "bad_request", "Upgrade: tcp", NULL, "GET /v1/sandboxes/%s/ports/80/tunnel", id);
+	bed_rule(&bed.on, "refuse", "{\"connect\":{\"err\":0}}");
+	client_answer(
+	    tunnel(502, id, "ports/80/tunnel")); /* "all went well", and nothing was there */
+	refused(502, "upstream", "");
+	bed_rule(&bed.on, "refuse", NULL);
 	bed_rule(&bed.on, "mood", "{\"*\":\"hangup\"}");
 	client_answer(tunnel(502, id, "ports/80/tunnel"));
 	refused(502, text_of("code"), "");
@@ -597,6 +612,7 @@ int main(void)
 	    api_test(an_answer_that_is_cut_is_seen_to_be),
 	    api_test(a_visitor_that_goes_away_and_a_slow_one_cost_nothing),
 	    api_test(an_upgrade_becomes_a_tunnel),
+	    api_test(an_upgrade_that_has_a_body_is_refused_when_the_service_takes_it),
 	    api_test(a_signed_link_needs_no_token),
 	    api_test(a_link_is_checked_when_it_is_made),
 	    api_test(a_link_expires),

@@ -28,6 +28,17 @@ static void nobody_needs_to_listen(void **state)
 	assert_true(err_prefix(NULL, "%s", "x") < 0);
 }
 
+static void what_is_no_errno_value_is_an_error_all_the_same(void **state)
+{
+	struct err e;
+
+	assert_int_equal(err_set(&e, 0, "upstream", "it said that all went well"), -EIO);
+	assert_int_equal(e.code, EIO);
+	assert_string_equal(e.kind, "upstream");
+	assert_int_equal(err_set(&e, -ENOENT, "x", "negative"), -EIO);
+	assert_int_equal(err_set(NULL, 0, "x", "y"), -EIO);
+}
+
 static void a_text_that_is_too_long_is_cut_and_ended(void **state)
 {
 	char long_text[1000];
@@ -82,6 +93,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(set_fills_everything_and_returns_the_negative_code),
 	    cmocka_unit_test(nobody_needs_to_listen),
+	    cmocka_unit_test(what_is_no_errno_value_is_an_error_all_the_same),
 	    cmocka_unit_test(a_text_that_is_too_long_is_cut_and_ended),
 	    cmocka_unit_test(no_memory_is_one_answer),
 	    cmocka_unit_test(a_prefix_stands_before_what_was_said),
