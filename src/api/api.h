@@ -31,6 +31,7 @@ enum api_body {
 
 struct api;
 struct call;
+struct json_out;
 
 struct api_param {
 	const char *name, *in, *type,
@@ -73,6 +74,7 @@ struct call {
 	void (*gone)(void *arg);
 	void *gone_arg;
 	struct call *next, **prevp; /* of endless ones */
+	struct json_out *answer;    /* what is left of a long one */
 	bool sse;
 	struct loop_timer ping;
 	void (*room)(void *arg);

@@ -11,6 +11,7 @@
 
 #include "api/api.h"
 #include "api/api_internal.h"
+#include "api/json_out.h"
 #include "api/streams/sse.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -22,7 +23,8 @@
 #include "http/url.h"
 
 enum {
-	PING_MS = 15000, /* below every proxy's idle time we know of */
+	PING_MS = 15000,        /* below every proxy's idle time we know of */
+	JSON_PIECE = 64 * 1024, /* an answer up to there is sent with its length */
 };
 
 /* The one table from kinds to statuses. What is not here is our fault: 500. */
@@ -164,6 +166,7 @@ static void ended(void *arg, struct http_req *r, bool aborted)
 	c->req = NULL;
 	c->sse = false;
 	c->room = NULL;
+	json_out_free(take_ptr(c->answer));
 	loop_timer_clear(c->host->loop, &c->ping);
 	c->gone = NULL;
 	if (gone && (aborted || c->piped))
@@ -234,18 +237,59 @@ void call_text(struct call *c, int status, const char *type, const char *p, size
 		http_reply(c->req, status, type, p, n);
 }
 
+static char json_piece[JSON_PIECE]; /* loop thread only */
+
+/* The next pieces of an answer that is longer than one: as many as the client takes now. */
+static void answer_more(struct call *c)
+{
+	while (http_room(c->req)) {
+		ssize_t n = json_out_next(c->answer, json_piece, sizeof(json_piece));
+
+		if (n > 0) {
+			http_send(c->req, json_piece, (size_t)n);
+			continue;
+		}
+		json_out_free(take_ptr(c->answer));
+		if (n < 0)
+			http_cut(c->req);
+		else
+			http_finish(c->req);
+		return;
+	}
+}
+
+static void writable(void *arg, struct http_req *r);
+
+/* n bytes of the answer stand in json_piece, and they are not all. */
+static void answer_long(struct call *c, int status, struct json_out *w, ssize_t n)
+{
+	c->answer = w;
+	http_on_writable(c->req, writable, c);
+	http_begin(c->req, status, "application/json", -1);
+	http_send(c->req, json_piece, (size_t)n);
+	answer_more(c);
+}
+
 void call_json(struct call *c, int status, json_t *j)
 {
-	autofree char *text = NULL;
+	struct json_out *w;
+	ssize_t n;
 
-	if (may_answer(c)) {
-		text = j ? json_dumps(j, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-		if (text)
-			http_reply(c->req, status, "application/json", text, strlen(text));
-		else
-			call_fail(c, ENOMEM, "no_memory", "no memory for the answer");
+	if (!may_answer(c)) {
+		json_decref(j);
+		return;
 	}
-	json_decref(j);
+	w = json_out_new(j);
+	n = w ? json_out_next(w, json_piece, sizeof(json_piece)) : -ENOMEM;
+	if (n > (ssize_t)sizeof(json_piece) - JSON_OUT_MIN) {
+		answer_long(c, status, w, n);
+		return;
+	}
+	if (n < 0)
+		call_fail(c, ENOMEM, "no_memory", "no memory for the answer");
+	else
+		http_reply(c->req, status, "application/json", json_piece, (size_t)n);
+	json_out_free(w);
 }
 
 void call_empty(struct call *c, int status)
@@ -375,7 +419,9 @@ static void writable(void *arg, struct http_req *r)
 
 	(void)r;
 	call_hold(c);
-	if (c->room)
+	if (c->answer)
+		answer_more(c);
+	else if (c->room)
 		c->room(c->room_arg);
 	call_drop(c);
 }

@@ -88,11 +88,16 @@ void repl_once(struct call *c)
 	struct exec_spec s = {.timeout_ms = EXEC_TIMEOUT_MS};
 	int64_t timeout;
 	json_t *argv;
+	struct err e;
 
 	if (!l || !code_of(c, &s.in, &s.in_len) ||
 	    !call_int(c, "timeout_seconds", EXEC_TIMEOUT_MS / 1000, 0, TIMEOUT_MAX_MS / 1000,
 	              &timeout))
 		return;
+	if (exec_output_parse(c->body, &s.output_max, &e) < 0) {
+		call_error(c, &e);
+		return;
+	}
 	argv = language_words(l->fresh, ARRAY_LEN(l->fresh));
 	s.argv = argv;
 	s.timeout_ms = (uint64_t)timeout * 1000;

@@ -106,7 +106,7 @@ struct exec_collect *exec_collect(struct host *h, struct sandbox *sb, const stru
 		return NULL;
 	}
 	if (!spec.output_max)
-		spec.output_max = EXEC_OUTPUT_MAX;
+		spec.output_max = EXEC_OUTPUT;
 	c->done = done;
 	c->arg = arg;
 	c->max = spec.output_max;

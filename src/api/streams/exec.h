@@ -8,8 +8,9 @@
 #include "wire/guest.h"
 
 enum {
-	EXEC_TIMEOUT_MS = 60000,        /* when the caller gives none */
-	EXEC_OUTPUT_MAX = 16 << 20,     /* of each stream, in one answer */
+	EXEC_TIMEOUT_MS = 60000,    /* when the caller gives none */
+	EXEC_OUTPUT = 1 << 20,      /* of each stream, in one answer, when the caller says none */
+	EXEC_OUTPUT_MAX = 16 << 20, /* the most it may say */
 	EXEC_SCRIPT_INLINE = 32 * 1024, /* longer scripts go through stdin */
 	EXEC_WINDOW = 64 * 1024,        /* of streams: how much a slow reader has us hold */
 	EXEC_TIMED_OUT = 124,           /* exit code */
@@ -25,7 +26,7 @@ struct exec_spec {
 	const char *in;     /* what it reads, NULL: nothing */
 	size_t in_len;
 	uint64_t timeout_ms; /* 0: none */
-	size_t output_max;   /* exec_collect(): of each stream; 0: EXEC_OUTPUT_MAX */
+	size_t output_max;   /* exec_collect(): of each stream; 0: EXEC_OUTPUT */
 	unsigned rows, cols; /* with pty */
 	bool pty;
 	bool detach;    /* for execs.c */
@@ -36,6 +37,8 @@ struct exec_spec {
 
 /* Reads cmd, argv, cwd, env, user, stdin, timeout_seconds, max_output_bytes of an object. */
 int exec_spec_parse(const json_t *body, struct exec_spec *ret, struct err *e);
+/* max_output_bytes alone. */
+int exec_output_parse(const json_t *body, size_t *ret, struct err *e);
 
 struct exec_exit {
 	int exit_code; /* EXEC_TIMED_OUT, 128 + signal, or its own */

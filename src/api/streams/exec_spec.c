@@ -58,11 +58,23 @@ static int want_lists(const json_t *body, struct exec_spec *s, struct err *e)
 	return 0;
 }
 
+int exec_output_parse(const json_t *body, size_t *ret, struct err *e)
+{
+	const json_t *max = json_object_get(body, "max_output_bytes");
+
+	if (max && !json_is_null(max) && (!json_is_integer(max) || json_integer_value(max) < 1))
+		return err_set(e, EINVAL, "bad_request",
+		               "max_output_bytes must be a number from 1 on");
+	*ret = json_is_integer(max)
+	           ? (size_t)MIN(json_integer_value(max), (json_int_t)EXEC_OUTPUT_MAX)
+	           : EXEC_OUTPUT;
+	return 0;
+}
+
 int exec_spec_parse(const json_t *body, struct exec_spec *ret, struct err *e)
 {
 	const json_t *t = json_object_get(body, "timeout_seconds");
-	const json_t *max = json_object_get(body, "max_output_bytes");
-	struct exec_spec s = {.timeout_ms = EXEC_TIMEOUT_MS, .output_max = EXEC_OUTPUT_MAX};
+	struct exec_spec s = {.timeout_ms = EXEC_TIMEOUT_MS};
 	int r;
 
 	if ((r = want_text(body, "cmd", &s.cmd, e)) < 0 ||
@@ -87,12 +99,8 @@ int exec_spec_parse(const json_t *body, struct exec_spec *ret, struct err *e)
 			               TIMEOUT_MAX_S);
 		s.timeout_ms = (uint64_t)ceil(seconds * 1000);
 	}
-	if (max && !json_is_null(max)) {
-		if (!json_is_integer(max) || json_integer_value(max) < 1)
-			return err_set(e, EINVAL, "bad_request",
-			               "max_output_bytes must be a number from 1 on");
-		s.output_max = (size_t)MIN(json_integer_value(max), (json_int_t)EXEC_OUTPUT_MAX);
-	}
+	if ((r = exec_output_parse(body, &s.output_max, e)) < 0)
+		return r;
 	*ret = s;
 	return 0;
 }

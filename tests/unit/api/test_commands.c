@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/streams/exec.h"
 #include "base/cleanup.h"
 #include "base/macro.h"
 
@@ -167,7 +168,16 @@ static void output_beyond_the_limit_is_thrown_away_and_told(void **state)
 	assert_int_equal(strlen(text_of("stdout")), 1000);
 	/* More than any window: the guest gets credit as it is read. */
 	good(200, "{'cmd':'fill 2000000'}", "POST /v1/sandboxes/%s/exec", id);
+	has("{'truncated':true}");
+	assert_int_equal(strlen(text_of("stdout")), EXEC_OUTPUT);
+	good(200, "{'cmd':'fill 2000000','max_output_bytes':5000000}", "POST /v1/sandboxes/%s/exec",
+	     id);
+	assert_null(json_object_get(bed.json, "truncated"));
 	assert_int_equal(strlen(text_of("stdout")), 2000000);
+	/* A long answer is sent as it is written, a short one with its length. */
+	assert_string_equal(header("Transfer-Encoding"), "chunked");
+	good(200, "{'cmd':'fill 1000'}", "POST /v1/sandboxes/%s/exec", id);
+	assert_string_equal(header("Transfer-Encoding"), "");
 }
 
 static void output_that_is_no_text_becomes_one(void **state)

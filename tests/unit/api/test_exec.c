@@ -38,7 +38,7 @@ static void a_body_becomes_a_command(void **state)
 	assert_int_equal(parse("{\"argv\": [\"ls\"], \"timeout_seconds\": null}", &s, &e), 0);
 	assert_null(s.cmd);
 	assert_int_equal(s.timeout_ms, EXEC_TIMEOUT_MS);
-	assert_int_equal(s.output_max, EXEC_OUTPUT_MAX);
+	assert_int_equal(s.output_max, EXEC_OUTPUT);
 }
 
 static void what_makes_no_sense_is_named(void **state)

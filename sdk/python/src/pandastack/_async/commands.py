@@ -25,7 +25,7 @@ Cmd = Union[str, Sequence[str]]
 
 EXEC_SECONDS = 60  # what the server allows a command when nobody says
 GRACE_SECONDS = 30.0  # how much longer than the command we wait for its answer
-KEEP_MAX = 16 << 20  # of each stream in a result, as the server does
+KEEP_MAX = 16 << 20  # of each stream, when a result is put together here
 RECONNECT_SECONDS = 60.0
 SSE = {"Accept": "text/event-stream"}
 

@@ -436,6 +436,7 @@ class AsyncSandbox:
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
         stdin: Union[str, bytes, None] = None,
+        max_output_bytes: Optional[int] = None,
         on_stdout: Optional[Callback] = None,
         on_stderr: Optional[Callback] = None,
         check: bool = False,
@@ -444,9 +445,12 @@ class AsyncSandbox:
 
         A non-zero exit code is no exception unless check is set, nor is a timeout: exit_code 124, timed_out and
         the output so far. timeout_seconds: the server's default (60) when not given, 0 for none. The callbacks
-        get the output while the command runs.
+        get the output while the command runs. max_output_bytes: what is kept of each stream, 1 MiB when not
+        given, at most 16 MiB; the result's truncated says that there was more.
         """
         body = exec_body(cmd, timeout_seconds, cwd, env, user, stdin)
+        if max_output_bytes is not None:
+            body["max_output_bytes"] = max_output_bytes
         timeout = answer_timeout(self._transport.wire.timeout, timeout_seconds)
         if on_stdout is None and on_stderr is None:
             r = await self._transport.request("POST", self._path + "/exec", json=body, timeout=timeout)
@@ -510,6 +514,7 @@ class AsyncSandbox:
         timeout_seconds: Optional[float] = None,
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
+        max_output_bytes: Optional[int] = None,
         on_stdout: Optional[Callback] = None,
         on_stderr: Optional[Callback] = None,
         check: bool = False,
@@ -531,6 +536,7 @@ class AsyncSandbox:
             cwd=cwd,
             env=env,
             stdin=stdin,
+            max_output_bytes=max_output_bytes,
             on_stdout=on_stdout,
             on_stderr=on_stderr,
             check=check,
