@@ -16,8 +16,9 @@ test-kvm: # the engine suite behind KVM: the host's, or an emulated one
 test-hostile: # guests, tenants and neighbours that mean harm; under ten minutes
 	tools/up --no-hello
 	tools/test-hostile
-soak: # as test, with long loops
+soak: # as test, with long loops, all attacks, and a million inputs for each parser; hours
 	PANDA_SOAK=1 tools/test
+	FUZZ_RUNS=1000000 tools/fuzz
 check: # format, arrows between rooms, static analysis
 	tools/check
 check-images: # makes every template's image once more and compares the bytes; minutes
@@ -27,7 +28,7 @@ check-debian: # another release of Debian from the system's mirror, as FROM debi
 	PANDA_DEBIAN="$${PANDA_DEBIAN:-trixie}" /usr/bin/python3 -m pytest -q tests/e2e/test_debian.py
 asan: # unit tests and fuzz corpus with address and undefined behaviour sanitizers
 	tools/test --unit
-fuzz: # each target for FUZZ_SECONDS (20)
+fuzz: # each target for FUZZ_SECONDS (20), or with FUZZ_RUNS inputs
 	tools/fuzz
 fmt: # formats all C files
 	git ls-files -z '*.c' '*.h' | xargs -0 -r clang-format -i
