@@ -263,8 +263,8 @@ class Kernel:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     def on_sigint(self, _, frame):
+        self.new_signals()  # first: what signalled() still finds after it has seen heard is another one
         self.heard += 1
-        self.new_signals()
         if not self.running:
             return
         self.interrupts += 1
