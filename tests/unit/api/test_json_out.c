@@ -103,7 +103,7 @@ static json_t *some_value(unsigned depth)
 	case 1:
 		return json_boolean(roll(2));
 	case 2:
-		return json_integer((json_int_t)roll(1u << 24) * (roll(2) ? -1 : 1) << roll(30));
+		return json_integer(((json_int_t)roll(1u << 24) << roll(30)) * (roll(2) ? -1 : 1));
 	case 3:
 		return json_real((double)roll(1000000) / (roll(999) + 1));
 	case 4:
