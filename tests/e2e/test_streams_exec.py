@@ -57,8 +57,9 @@ def test_a_timeout_kills_all_it_started(pandad):
 
 def test_much_output_is_kept_up_to_a_limit(pandad):
     id = pandad.create()
-    r = pandad.sh(id, "head -c 20000000 /dev/zero | tr '\\0' x")
-    assert r["stdout"] == "x" * (16 << 20) and r["truncated"]
+    for limit, more in (1 << 20, {}), (16 << 20, {"max_output_bytes": 16 << 20}):
+        r = pandad.sh(id, "head -c 20000000 /dev/zero | tr '\\0' x", **more)
+        assert len(r["stdout"]) == limit and set(r["stdout"]) == {"x"} and r["truncated"]
     r = pandad.sh(id, "seq 1 1000000", max_output_bytes=10)
     assert r["stdout"] == "1\n2\n3\n4\n5\n" and r["truncated"]
 
