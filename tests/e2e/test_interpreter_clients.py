@@ -140,6 +140,7 @@ async def main(kernel, *cells):
             message = await c.get_iopub_msg(timeout=100)
             if message["parent_header"].get("msg_id") == asked:
                 said.append(message)
+        print(code, *(m["msg_type"] for m in said), file=sys.stderr)
         seen.append([m["content"] for m in said if m["msg_type"] in ("stream", "execute_result", "display_data", "error")])
     print(json.dumps([m.kernel_id, seen]), flush=True)
     os._exit(0)
@@ -160,6 +161,7 @@ def test_jupyters_own_client_through_the_proxy(world, as_user, tmp_path):
                     JUPYTER_GATEWAY_AUTH_SCHEME="Bearer", JUPYTER_GATEWAY_AUTH_TOKEN=p.key)
         assert r.returncode == 0, r.stderr
         kernel, seen = json.loads(r.stdout)
+        print(r.stderr)  # shown when something of it is missing
         return kernel, [[c.get("text") or c.get("ename") or c["data"] for c in cell] for cell in seen]
 
     kernel, (printed, value, failed, drawn) = run(

@@ -307,6 +307,13 @@ def test_os_system_says_how_it_went(py):
     assert py.run("import os; [os.waitstatus_to_exitcode(os.system(c)) for c in ('exit 3', b'true', 'kill -9 $$')]").value == "[3, 0, -9]"
 
 
+def test_an_interrupt_ends_its_own_cell_and_no_later_one(py):
+    """One that the main thread has noticed is not sent again (LATE_S later)."""
+    for _ in range(25):
+        assert interrupted(py, "print('on')\nwhile True: pass").error["name"] == "KeyboardInterrupt"
+        assert py.run("import time; time.sleep(0.07)").exit == 0
+
+
 @pytest.mark.parametrize("code", ["while True:\n    try:\n        time.sleep(1000)\n    except: pass",
                                   "while True:\n    try: time.sleep(1000)\n    except BaseException:\n        print('caught')",
                                   "while True:\n    try: time.sleep(1000)\n    except:\n        time.sleep(1000)",
