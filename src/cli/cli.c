@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/macro.h"
+#include "base/nearest.h"
 #include "cli/cli.h"
 #include "cli/show.h"
 #include "client/panda.h"
@@ -64,16 +66,25 @@ void cli_help(const struct cli_command *cmd, FILE *to)
 
 static void help_all(FILE *to)
 {
-	fprintf(to, "usage: panda COMMAND [OPTION]... [ARG]...\n\n");
-	for (const struct cli_command *const *c = cli_commands; *c; c++)
+	const struct cli_chapter *chapter = cli_chapters;
+
+	fprintf(to, "usage: panda COMMAND [OPTION]... [ARG]...\n");
+	for (const struct cli_command *const *c = cli_commands; *c; c++) {
+		if (*c == chapter->first)
+			fprintf(to, "\n%s:\n", chapter++->title);
 		fprintf(to, "  %-12s %s\n", (*c)->name, (*c)->what);
-	fprintf(
-	    to,
-	    "\nThe key is in PANDASTACK_API_KEY or ~/.config/pandastack/config.json. Sandboxes\n"
-	    "may be named by the beginning of their id. 'panda COMMAND --help' tells more.\n\n"
-	    "Examples:\n"
-	    "  panda run -- python3 -c 'print(6 * 7)'\n"
-	    "  id=$(panda create) && panda shell $id; panda kill $id\n");
+	}
+	fprintf(to,
+	        "\nWords of other tools mean the same here: rm, delete (kill), list (ls), "
+	        "inspect (get),\nattach (shell), stop (hibernate), start (wake), stats (top), "
+	        "build (template build),\nimages, templates, snapshots, volumes, tokens (the ls "
+	        "of each).\n\n"
+	        "The key is in PANDASTACK_API_KEY or ~/.config/pandastack/config.json. Sandboxes\n"
+	        "may be named by the beginning of their id. 'panda COMMAND --help' tells more.\n\n"
+	        "Examples:\n"
+	        "  panda run -it                           # a shell in a new sandbox\n"
+	        "  panda run -- python3 -c 'print(6 * 7)'\n"
+	        "  id=$(panda create) && panda shell $id; panda kill $id\n");
 }
 
 /* ---- options ---- */
@@ -113,6 +124,42 @@ static bool has_letter(const struct option *lo, int letter)
 	return false;
 }
 
+static int no_option(const struct cli *c, const char *given)
+{
+	struct nearest near = nearest_to(given + strspn(given, "-"));
+
+	for (const struct cli_opt *o = c->cmd->opts; o && o->key; o++)
+		nearest_try(&near, o->name);
+	for (const struct cli_opt *o = c->cmd->local ? only_help : cli_common; o->key; o++)
+		nearest_try(&near, o->name);
+	if (near.found && !strchr(given, '='))
+		return cli_bad(c, "there is no option '%.60s': did you mean --%s?", given,
+		               near.found);
+	return cli_bad(c, "there is no option '%.60s', or it takes no value", given);
+}
+
+/* Does the word behind this option belong to it? */
+static bool takes_next(const struct cli_opt *o, const char *word)
+{
+	for (; o && o->key; o++)
+		if (o->arg &&
+		    (word[1] == '-' ? !strcmp(word + 2, o->name) : word[1] == o->key && !word[2]))
+			return true;
+	return false;
+}
+
+/* Among our options -it and -ti become --tty: -t has a value there. */
+static void spell_out_tty(const struct cli_command *cmd, int argc, char **argv)
+{
+	static char tty[] = "--tty";
+
+	for (int i = 1; i < argc && argv[i][0] == '-' && strcmp(argv[i], "--") != 0; i++) {
+		if (!strcmp(argv[i], "-it") || !strcmp(argv[i], "-ti"))
+			argv[i] = tty;
+		i += takes_next(cmd->opts, argv[i]) || takes_next(cli_common, argv[i]);
+	}
+}
+
 /* 0, an exit code, or -1 when help was asked for and given. */
 static int parse(struct cli *c, int argc, char **argv)
 {
@@ -125,6 +172,8 @@ static int parse(struct cli *c, int argc, char **argv)
 		snprintf(so, sizeof(so), "+:");
 	table_for(c->cmd->opts, lo, ARRAY_LEN(lo), &n, so, sizeof(so));
 	table_for(c->cmd->local ? only_help : cli_common, lo, ARRAY_LEN(lo), &n, so, sizeof(so));
+	if (c->cmd->docker)
+		spell_out_tty(c->cmd, argc, argv);
 	optind = 0; /* glibc: start anew */
 	while ((o = getopt_long(argc, argv, so, lo, NULL)) != -1) {
 		if (o == ':')
@@ -133,8 +182,7 @@ static int parse(struct cli *c, int argc, char **argv)
 			/* A letter that there is: its long name was given a value. */
 			if (optopt && optopt < KEY_FIRST && !has_letter(lo, optopt))
 				return cli_bad(c, "there is no option -%c", optopt);
-			return cli_bad(c, "there is no option '%.60s', or it takes no value",
-			               argv[optind - 1]);
+			return no_option(c, argv[optind - 1]);
 		}
 		if (o == KEY_HELP) {
 			cli_help(c->cmd, stdout);
@@ -173,10 +221,52 @@ static int choose_verb(struct cli *c)
 
 const struct cli_command *cli_find(const char *name)
 {
+	for (const struct cli_alias *a = cli_aliases; a->word; a++)
+		if (!strcmp(name, a->word))
+			name = a->command;
 	for (const struct cli_command *const *c = cli_commands; *c; c++)
 		if (!strcmp(name, (*c)->name))
 			return *c;
 	return NULL;
+}
+
+static int no_command(const char *word)
+{
+	struct nearest near = nearest_to(word);
+
+	for (const struct cli_command *const *c = cli_commands; *c; c++)
+		nearest_try(&near, (*c)->name);
+	for (const struct cli_alias *a = cli_aliases; a->word; a++)
+		nearest_try(&near, a->word);
+	fprintf(stderr, "panda: there is no command '%.40s'", word);
+	if (near.found)
+		fprintf(stderr, ": did you mean '%s'?", near.found);
+	fprintf(stderr, "\nTry 'panda --help'.\n");
+	return CLI_USAGE;
+}
+
+/*
+ * The words of the command line, with a command's own words in the place of an alias. Caller frees;
+ * the strings are borrowed.
+ */
+static char **resolve_alias(int *argc, char **argv)
+{
+	char **words = calloc((size_t)*argc + 2, sizeof(*words));
+	const struct cli_alias *a = cli_aliases;
+	int n = 0;
+
+	if (!words)
+		return NULL;
+	while (a->word && strcmp(a->word, argv[1]) != 0)
+		a++;
+	words[n++] = argv[0];
+	words[n++] = a->word ? (char *)a->command : argv[1];
+	if (a->verb)
+		words[n++] = (char *)a->verb;
+	for (int i = 2; i < *argc; i++)
+		words[n++] = argv[i];
+	*argc = n;
+	return words;
 }
 
 /* A full disk or a reader that left must not look like success. */
@@ -188,8 +278,9 @@ static int flush_output(void)
 	return ferror(stdout) ? cli_die("cannot write the output") : CLI_OK;
 }
 
-int cli_main(int argc, char **argv)
+int cli_main(int argc, char **given)
 {
+	autofree char **argv = NULL;
 	struct cli c = {0};
 	int r;
 
@@ -197,6 +288,9 @@ int cli_main(int argc, char **argv)
 		help_all(stderr);
 		return CLI_USAGE;
 	}
+	argv = resolve_alias(&argc, given);
+	if (!argv)
+		return cli_die("out of memory");
 	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
 		c.cmd = argc > 2 ? cli_find(argv[2]) : NULL;
 		if (c.cmd && c.cmd->raw)
@@ -208,11 +302,8 @@ int cli_main(int argc, char **argv)
 		return CLI_OK;
 	}
 	c.cmd = cli_find(!strcmp(argv[1], "--version") ? "version" : argv[1]);
-	if (!c.cmd) {
-		fprintf(stderr, "panda: there is no command '%.40s'\nTry 'panda --help'.\n",
-		        argv[1]);
-		return CLI_USAGE;
-	}
+	if (!c.cmd)
+		return no_command(argv[1]);
 	if (c.cmd->raw)
 		return c.cmd->raw(argc - 1, argv + 1);
 	r = parse(&c, argc - 1, argv + 1);
@@ -295,30 +386,106 @@ int cli_seconds(const struct cli *c, int key, long *ret)
 	return 0;
 }
 
+int cli_mib(const struct cli *c, int key, long max, long *ret)
+{
+	static const char units[] = "MGT";
+	const char *s = cli_str(c, key, NULL), *unit = NULL;
+	long v, times = 1;
+	char *end;
+
+	if (!s)
+		return 0;
+	errno = 0;
+	v = strtol(s, &end, 10);
+	if (end != s && *end)
+		unit = strchr(units, *end);
+	for (; unit && unit > units; unit--)
+		times *= 1024;
+	if (errno || end == s || (*end && (!unit || end[1])) || v < 1 || v > max / times)
+		return cli_bad(c, "--%s wants a size like 512M or 10G, at most %ldM, not '%.40s'",
+		               name_of(c, key), max, s);
+	*ret = v * times;
+	return 0;
+}
+
+/* NAME=VALUE, of which the name has n letters. */
+static int add_pair(const struct cli *c, const char *pair, size_t n, json_t *into)
+{
+	autofree char *name = strndup(pair, n);
+
+	if (!name || json_object_set_new(into, name, json_string(pair + n + 1)) < 0)
+		return cli_bad(c, "'%.60s' is not UTF-8", pair);
+	return 0;
+}
+
 int cli_pairs(const struct cli *c, int key, json_t *into)
 {
 	for (size_t i = 0; i < c->ngiven; i++) {
 		const char *s = c->given[i].arg, *eq;
-		autofree char *name = NULL;
 
 		if (c->given[i].key != key)
 			continue;
 		eq = strchr(s, '=');
 		if (!eq || eq == s)
 			return cli_bad(c, "--%s wants NAME=VALUE, not '%.60s'", name_of(c, key), s);
-		name = strndup(s, (size_t)(eq - s));
-		if (!name || json_object_set_new(into, name, json_string(eq + 1)) < 0)
-			return cli_bad(c, "'%.60s' is not UTF-8", s);
+		if (add_pair(c, s, (size_t)(eq - s), into))
+			return CLI_PANDA;
 	}
 	return 0;
+}
+
+/* As docker reads it: # begins a comment, a NAME alone has the value that it has here. */
+static int env_line(const struct cli *c, const char *file, int n, char *line, json_t *into)
+{
+	const char *ours;
+	char *eq;
+
+	line += strspn(line, " \t");
+	line[strcspn(line, "\r\n")] = 0;
+	if (!*line || *line == '#')
+		return 0;
+	eq = strchr(line, '=');
+	if (eq == line)
+		return cli_bad(c, "%s:%d: there is no name before the =", file, n);
+	if (eq)
+		return add_pair(c, line, (size_t)(eq - line), into);
+	ours = getenv(line);
+	if (ours && json_object_set_new(into, line, json_string(ours)) < 0)
+		return cli_bad(c, "%s:%d: '%.60s' is not UTF-8", file, n, line);
+	return 0;
+}
+
+static int env_file(const struct cli *c, const char *file, json_t *into)
+{
+	autofree char *line = NULL;
+	FILE *f = fopen(file, "re");
+	int n = 0, r = 0;
+	size_t room = 0;
+
+	if (!f)
+		return cli_die("cannot open %s: %s", file, strerror(errno));
+	while (!r && getline(&line, &room, f) >= 0)
+		r = env_line(c, file, ++n, line, into);
+	if (!r && ferror(f))
+		r = cli_die("cannot read %s", file);
+	fclose(f);
+	return r;
+}
+
+int cli_env(const struct cli *c, json_t *into)
+{
+	for (size_t i = 0; i < c->ngiven; i++)
+		if (c->given[i].key == KEY_ENV_FILE && env_file(c, c->given[i].arg, into))
+			return CLI_PANDA;
+	return cli_pairs(c, 'e', into);
 }
 
 int cli_args(const struct cli *c, int min, int max)
 {
 	if (c->argc < min)
-		return cli_bad(c, "it wants %s", c->verb ? c->verb->args : c->cmd->args);
+		return cli_bad(c, "it needs %s", c->verb ? c->verb->args : c->cmd->args);
 	if (max >= 0 && c->argc > max)
-		return cli_bad(c, "what is '%.60s' for?", c->argv[max]);
+		return cli_bad(c, "unexpected argument '%.60s'", c->argv[max]);
 	return 0;
 }
 
@@ -469,6 +636,24 @@ long long ji(const json_t *j, const char *key)
 	const json_t *v = json_object_get(j, key);
 
 	return json_is_real(v) ? (long long)json_real_value(v) : json_integer_value(v);
+}
+
+bool cli_sure(const struct cli *c, const char *fmt, ...)
+{
+	char answer[16] = "";
+	va_list ap;
+
+	if (cli_has(c, 'y') || !isatty(0) || !isatty(2))
+		return true;
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fprintf(stderr, " [y/N] ");
+	fflush(stderr);
+	if (fgets(answer, sizeof(answer), stdin) && (*answer == 'y' || *answer == 'Y'))
+		return true;
+	cli_die("nothing was done");
+	return false;
 }
 
 int cli_delete_each(struct cli *c, const char *fmt)

@@ -52,6 +52,7 @@ enum cli_key {
 	KEY_CONFIG,
 	KEY_DRY_RUN,
 	KEY_EGRESS,
+	KEY_ENV_FILE,
 	KEY_FROM,
 	KEY_HOST_KEY,
 	KEY_IDLE,
@@ -65,6 +66,7 @@ enum cli_key {
 	KEY_PERSISTENT,
 	KEY_READ_ONLY,
 	KEY_REPLACE,
+	KEY_RM,
 	KEY_SANDBOX,
 	KEY_SCOPE,
 	KEY_SIGNAL,
@@ -73,6 +75,7 @@ enum cli_key {
 	KEY_THEIRS,
 	KEY_TIMEOUT,
 	KEY_TTL,
+	KEY_TTY,
 	KEY_URL,
 };
 
@@ -101,6 +104,7 @@ struct cli_command {
 	enum cli_word word;           /* what its arguments are */
 	bool guest;                   /* the first word that is no option ends our options */
 	bool local;                   /* needs no server: no --url and the like */
+	bool docker;                  /* -it means --tty, whatever -t is */
 	int misused;                  /* exit code of a misuse; 0: CLI_PANDA */
 	int (*run)(struct cli *c);    /* NULL when it has verbs */
 	int (*raw)(int argc, char **argv); /* parses for itself */
@@ -125,6 +129,17 @@ struct cli {
 /* Finds the command and runs it; argv[0] is the program. */
 int cli_main(int argc, char **argv);
 const struct cli_command *cli_find(const char *name);
+/* A chapter of --help begins with this command. */
+struct cli_chapter {
+	const char *title;
+	const struct cli_command *first;
+};
+extern const struct cli_chapter cli_chapters[]; /* ends with a NULL title */
+/* Another word for a command, or for a command and its verb, as other tools have it. */
+struct cli_alias {
+	const char *word, *command, *verb;
+};
+extern const struct cli_alias cli_aliases[]; /* ends with a NULL word */
 /* --help of a command; what completion and the man page are checked against. */
 void cli_help(const struct cli_command *cmd, FILE *to);
 extern const struct cli_opt cli_common[]; /* what every command with a server has */
@@ -140,6 +155,10 @@ int cli_num(const struct cli *c, int key, long min, long max, long *ret);
 int cli_seconds(const struct cli *c, int key, long *ret);
 /* NAME=VALUE as often as given, into an object. */
 int cli_pairs(const struct cli *c, int key, json_t *into);
+/* The variables of --env-file, then those of -e, into an object. */
+int cli_env(const struct cli *c, json_t *into);
+/* "64", "64M", "1G", "2T" in MiB, at least 1. As cli_num() otherwise. */
+int cli_mib(const struct cli *c, int key, long max, long *ret);
 /* 0 when there are min to max arguments left (max -1: any number), else as cli_bad(), said. */
 int cli_args(const struct cli *c, int min, int max);
 
@@ -183,6 +202,12 @@ int cli_call(struct cli *c, const char *method, char *path, json_t **ret);
  */
 int cli_send(struct cli *c, const char *method, char *path, json_t *body, json_t **ret);
 
+/*
+ * Asks on a terminal before something is gone for ever; elsewhere, and with --yes, the answer is
+ * yes. Without one it says that nothing was done.
+ */
+bool cli_sure(const struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* DELETE of this path for each argument; at least one. A failure does not keep it from the
  * others. */
 int cli_delete_each(struct cli *c, const char *fmt);
@@ -206,6 +231,8 @@ int cli_first_id(struct cli *c, char id[CLI_ID]);
 /* The array in a reply that is one, or has one under that key. Borrowed; never NULL. */
 const json_t *cli_list(const json_t *reply, const char *key);
 
+/* What a sandbox may reach, of words: off, open, or hosts with commas between (egress.c). */
+int cli_egress(struct cli *c, int argc, char **argv, json_t *body);
 /* Words and their options that create and run share (create.c). */
 int cli_create_body(struct cli *c, json_t **ret);
 

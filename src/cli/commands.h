@@ -10,7 +10,8 @@ extern const struct cli_command command_run, command_create, command_ls, command
     command_url, command_volume, command_template, command_token, command_events, command_tree,
     command_top, command_me, command_mcp, command_checkpoints, command_rewind, command_diff,
     command_merge, command_race, command_promote, command_doctor, command_completion,
-    command_version, command_ssh, command_ssh_proxy, command_port_forward;
+    command_version, command_ssh, command_ssh_proxy, command_port_forward, command_set,
+    command_egress;
 
 /* template_build.c */
 int cmd_template_build(struct cli *c);

@@ -18,6 +18,8 @@ static const struct cli_opt opts[] = {
     {KEY_PERSISTENT, "persistent", NULL, "do not end it when it is idle", WORD_NONE},
     {KEY_CHECKPOINTS, "checkpoints", NULL, "take a checkpoint before every command", WORD_NONE},
     {'e', "env", "NAME=VALUE", "set a variable of every command in it (repeat)", WORD_NONE},
+    {KEY_ENV_FILE, "env-file", "FILE", "set the variables of its lines NAME=VALUE (repeat)",
+     WORD_FILE},
     {'m', "meta", "KEY=VALUE", "metadata (repeat)", WORD_NONE},
     {'v', "volume", "NAME:PATH[:ro]", "attach a volume (repeat)", WORD_VOLUME},
     {KEY_EGRESS, "egress", "off|open|HOST,...", "what it may reach", WORD_NONE},
@@ -45,22 +47,9 @@ static int add_volumes(struct cli *c, json_t *body)
 
 static int add_egress(struct cli *c, json_t *body)
 {
-	const char *s = cli_str(c, KEY_EGRESS, NULL);
-	json_t *list;
+	char *given = (char *)cli_str(c, KEY_EGRESS, NULL);
 
-	if (!s)
-		return 0;
-	if (!strcmp(s, "off") || !strcmp(s, "open")) {
-		json_object_set_new(body, "egress", json_string(s));
-		return 0;
-	}
-	json_object_set_new(body, "egress_allowlist", list = json_array());
-	for (size_t n; *s; s += n + (s[n] == ',')) {
-		n = strcspn(s, ",");
-		if (n && json_array_append_new(list, json_stringn(s, n)) < 0)
-			return cli_bad(c, "--egress is not UTF-8");
-	}
-	return 0;
+	return given ? cli_egress(c, 1, &given, body) : 0;
 }
 
 static int add_seconds(struct cli *c, int key, const char *field, json_t *body)
@@ -74,14 +63,24 @@ static int add_seconds(struct cli *c, int key, const char *field, json_t *body)
 	return 0;
 }
 
-static int add_map(struct cli *c, int key, const char *field, json_t *body)
+static int add_metadata(struct cli *c, json_t *body)
 {
 	json_t *map;
 
-	if (!cli_has(c, key))
+	if (!cli_has(c, 'm'))
 		return 0;
-	json_object_set_new(body, field, map = json_object());
-	return cli_pairs(c, key, map);
+	json_object_set_new(body, "metadata", map = json_object());
+	return cli_pairs(c, 'm', map);
+}
+
+static int add_env(struct cli *c, json_t *body)
+{
+	json_t *map;
+
+	if (!cli_has(c, 'e') && !cli_has(c, KEY_ENV_FILE))
+		return 0;
+	json_object_set_new(body, "env", map = json_object());
+	return cli_env(c, map);
 }
 
 int cli_create_body(struct cli *c, json_t **ret)
@@ -104,8 +103,8 @@ int cli_create_body(struct cli *c, json_t **ret)
 	if (add_seconds(c, KEY_TTL, "ttl_seconds", body) ||
 	    add_seconds(c, KEY_IDLE, "idle_seconds", body) ||
 	    add_seconds(c, KEY_AUTO_HIBERNATE, "auto_hibernate_seconds", body) ||
-	    add_map(c, 'e', "env", body) || add_map(c, 'm', "metadata", body) ||
-	    add_volumes(c, body) || add_egress(c, body))
+	    add_env(c, body) || add_metadata(c, body) || add_volumes(c, body) ||
+	    add_egress(c, body))
 		return CLI_PANDA;
 	if (cli_has(c, KEY_CHECKPOINTS))
 		json_object_set_new(body, "checkpoints", json_string("auto"));
@@ -120,7 +119,10 @@ static int run(struct cli *c)
 	autojson json_t *body = NULL, *sb = NULL;
 	struct panda_error e;
 
-	if (cli_args(c, 0, 0) || cli_create_body(c, &body) || cli_open(c))
+	if (c->argc)
+		return cli_bad(c, "unexpected argument '%.60s'; --template names a template",
+		               c->argv[0]);
+	if (cli_create_body(c, &body) || cli_open(c))
 		return CLI_PANDA;
 	if (panda_create(c->panda, NULL, body, &sb, &e) < 0)
 		return cli_say(c, &e);

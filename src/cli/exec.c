@@ -17,6 +17,8 @@ static const struct cli_opt opts[] = {
     {KEY_ATTACH, "attach", "EXEC", "print the output of a detached one, from its start", WORD_NONE},
     {KEY_SIGNAL, "signal", "SIG:EXEC", "send TERM, INT, KILL, ... to a detached one", WORD_NONE},
     {'e', "env", "NAME=VALUE", "set a variable (repeat)", WORD_NONE},
+    {KEY_ENV_FILE, "env-file", "FILE", "set the variables of its lines NAME=VALUE (repeat)",
+     WORD_FILE},
     {'C', "cwd", "DIR", "directory it starts in", WORD_NONE},
     {'u', "user", "USER", "user it runs as (root)", WORD_NONE},
     {KEY_TIMEOUT, "timeout", "TIME", "kill it after that time; the exit code is 124", WORD_NONE},
@@ -53,7 +55,8 @@ static int on_terminal(struct cli *c, const char *id)
 
 	if (cli_has(c, 'd') || c->json)
 		return cli_bad(c, "--tty goes with neither --detach nor --json");
-	if (cli_has(c, 'e') || cli_has(c, 'C') || cli_has(c, 'u') || cli_has(c, KEY_TIMEOUT))
+	if (cli_has(c, 'e') || cli_has(c, KEY_ENV_FILE) || cli_has(c, 'C') || cli_has(c, 'u') ||
+	    cli_has(c, KEY_TIMEOUT))
 		return cli_bad(c, "--tty goes with none of --env, --cwd, --user and --timeout: say "
 		                  "it in the command");
 	if (argc && !strcmp(argv[0], "--")) {

@@ -66,9 +66,14 @@ char *execio_quote(int argc, char **argv)
 	return text;
 }
 
+const char *execio_cwd(const struct cli *c)
+{
+	return cli_str(c, 'C', cli_str(c, 'w', NULL));
+}
+
 int execio_body(struct cli *c, int argc, char **argv, json_t **ret)
 {
-	const char *cwd = cli_str(c, 'C', NULL), *user = cli_str(c, 'u', NULL);
+	const char *cwd = execio_cwd(c), *user = cli_str(c, 'u', NULL);
 	autojson json_t *body = json_object(), *env = json_object();
 	json_t *list;
 	long timeout = 0;
@@ -89,7 +94,7 @@ int execio_body(struct cli *c, int argc, char **argv, json_t **ret)
 			if (json_array_append_new(list, json_string(argv[i])) < 0)
 				return cli_bad(c, "argument %d is not UTF-8", i);
 	}
-	if (cli_seconds(c, KEY_TIMEOUT, &timeout) || cli_pairs(c, 'e', env))
+	if (cli_seconds(c, KEY_TIMEOUT, &timeout) || cli_env(c, env))
 		return CLI_PANDA;
 	json_object_set_new(body, "timeout_seconds", json_integer(timeout)); /* 0: none */
 	if ((cwd && json_object_set_new(body, "cwd", json_string(cwd)) < 0) ||

@@ -13,6 +13,8 @@ enum {
 	EXECIO_NONE = 2,  /* -n: do not even look at it */
 };
 
+/* -C, or -w where a command has it; NULL: neither. */
+const char *execio_cwd(const struct cli *c);
 /* {"cmd"} of one word, {"argv"} of several, and -e -C -u --timeout. 0 or CLI_PANDA, said. */
 int execio_body(struct cli *c, int argc, char **argv, json_t **ret);
 /* Runs it to its end: its exit code, or CLI_PANDA, said; 128 and the number after a signal. */

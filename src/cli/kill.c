@@ -14,15 +14,6 @@ static const struct cli_opt opts[] = {
     {0},
 };
 
-static bool sure(size_t n)
-{
-	char answer[16] = "";
-
-	fprintf(stderr, "Kill %zu sandbox%s? [y/N] ", n, n == 1 ? "" : "es");
-	fflush(stderr);
-	return fgets(answer, sizeof(answer), stdin) && (*answer == 'y' || *answer == 'Y');
-}
-
 static int kill_one(struct cli *c, const char *id, bool gone_is_fine, json_t *done)
 {
 	struct panda_error e;
@@ -49,12 +40,12 @@ static int kill_all(struct cli *c, json_t *done)
 	list = cli_list(reply, "items");
 	if (!json_array_size(list))
 		return CLI_OK;
-	if (!cli_has(c, 'y')) {
-		if (!isatty(0))
-			return cli_bad(c, "stdin is no terminal to ask on: --all wants --yes here");
-		if (!sure(json_array_size(list)))
-			return cli_die("nothing was killed");
-	}
+	/* A script that kills all says so. */
+	if (!cli_has(c, 'y') && !isatty(0))
+		return cli_bad(c, "stdin is no terminal to ask on: --all wants --yes here");
+	if (!cli_sure(c, "Kill %zu sandbox%s?", json_array_size(list),
+	              json_array_size(list) == 1 ? "" : "es"))
+		return CLI_PANDA;
 	json_array_foreach((json_t *)list, i, sb)
 		if (kill_one(c, js(sb, "id"), true, done))
 			code = CLI_PANDA;

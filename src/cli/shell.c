@@ -24,6 +24,7 @@
 
 enum {
 	QUEUE_HIGH = 64 * 1024, /* unsent keys at which we stop reading more of them */
+	END_AGAIN_MS = 200,
 };
 
 bool escape_feed(struct escape *s, const char *in, size_t n, char *out, size_t *out_len)
@@ -122,6 +123,15 @@ static int resize(struct shell_session *s)
 	return panda_ws_send(s->ws, true, text, strlen(text), &s->e);
 }
 
+/*
+ * A script's end: the shell sees an end of file, too. A shell that is just starting throws away
+ * what was typed before it listens, so this is typed again until the session ends.
+ */
+static int send_end(struct shell_session *s)
+{
+	return panda_ws_send(s->ws, false, "\004", 1, &s->e);
+}
+
 /* 0 to go on. */
 static int take_keys(struct shell_session *s)
 {
@@ -132,9 +142,9 @@ static int take_keys(struct shell_session *s)
 
 	if (n < 0 && (errno == EINTR || errno == EAGAIN))
 		return 0;
-	if (n <= 0) { /* a script's end: the shell sees an end of file, too */
+	if (n <= 0) {
 		s->keys_ended = true;
-		return panda_ws_send(s->ws, false, "\004", 1, &s->e);
+		return send_end(s);
 	}
 	if (s->terminal)
 		away = escape_feed(&s->escape, in, (size_t)n, out, &len);
@@ -216,8 +226,11 @@ static int serve(struct shell_session *s, int sigfd)
 			p[0].events |= POLLOUT;
 		if (!s->keys_ended && queued < QUEUE_HIGH)
 			p[2].fd = 0;
-		if (poll(p, 3, -1) < 0 && errno != EINTR)
+		r = poll(p, 3, s->keys_ended ? END_AGAIN_MS : -1);
+		if (r < 0 && errno != EINTR)
 			return -errno;
+		if (r == 0 && !queued && send_end(s) < 0)
+			return -EPIPE;
 		if (p[1].revents && take_signal(s, sigfd) < 0)
 			return -EPIPE;
 		if (p[2].fd == 0 && p[2].revents && !s->ended && take_keys(s) < 0)
@@ -250,23 +263,59 @@ int execio_terminal(struct cli *c, const char *id, const char *cmd)
 	return s.code;
 }
 
+static const struct cli_opt opts[] = {
+    {'t', "template", "NAME", "template of the new sandbox, without ID (base)", WORD_TEMPLATE},
+    {KEY_KEEP, "keep", NULL, "do not kill the new sandbox; its id goes to stderr", WORD_NONE},
+    {0},
+};
+
+/* A shell in a sandbox that is there for it. */
+static int in_new(struct cli *c)
+{
+	autojson json_t *create = NULL, *sb = NULL;
+	autoclose int sigfd = -1;
+	struct panda_error e;
+	int code;
+
+	if (cli_create_body(c, &create) || cli_open(c))
+		return CLI_PANDA;
+	sigfd = execio_signals(); /* none ends us before the sandbox is killed */
+	if (panda_create(c->panda, NULL, create, &sb, &e) < 0)
+		return cli_say(c, &e);
+	code = execio_terminal(c, js(sb, "id"), NULL);
+	if (cli_has(c, KEY_KEEP))
+		fprintf(stderr, "%s\n", js(sb, "id"));
+	else if (panda_kill(c->panda, js(sb, "id"), &e) < 0 && e.status != 404)
+		return cli_say(c, &e);
+	return code;
+}
+
 static int run(struct cli *c)
 {
 	char id[CLI_ID];
 
-	if (cli_args(c, 1, 1) || cli_first_id(c, id))
+	if (cli_args(c, 0, 1))
+		return CLI_PANDA;
+	if (!c->argc)
+		return in_new(c);
+	if (cli_has(c, 't') || cli_has(c, KEY_KEEP))
+		return cli_bad(c, "--template and --keep are for a new sandbox, without ID");
+	if (cli_first_id(c, id))
 		return CLI_PANDA;
 	return execio_terminal(c, id, NULL);
 }
 
 const struct cli_command command_shell = {
     .name = "shell",
-    .args = "ID",
-    .what = "open a terminal in a sandbox",
+    .args = "[OPTION]... [ID]",
+    .what = "open a terminal in a sandbox, or in a new one",
     .about = "A login shell on a terminal of its own, as large as ours. Its exit code is ours. "
 	     "Typed at\n"
-	     "the start of a line, ~. leaves at once, even when nothing answers any more.",
+	     "the start of a line, ~. leaves at once, even when nothing answers any more. Without "
+	     "ID it\n"
+	     "is in a new sandbox, which is killed when the shell ends.",
+    .opts = opts,
     .word = WORD_SANDBOX,
-    .examples = "  panda shell 3f2a\n  panda shell $(panda create)\n",
+    .examples = "  panda shell 3f2a\n  panda shell -t python-data\n",
     .run = run,
 };

@@ -2,6 +2,8 @@
  * panda snapshot - moments of a sandbox, kept
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,6 +16,8 @@
 static const struct cli_opt opts[] = {
     {KEY_NAME, "name", "NAME", "a name for it (create)", WORD_NONE},
     {KEY_SANDBOX, "sandbox", "ID", "list only those of a sandbox (ls)", WORD_SANDBOX},
+    {'f', "force", NULL, "replace FILE (export)", WORD_NONE},
+    {'y', "yes", NULL, "do not ask before (rm)", WORD_NONE},
     {0},
 };
 
@@ -100,7 +104,8 @@ static int rm(struct cli *c)
 	char id[CLI_ID];
 	int code = CLI_OK;
 
-	if (cli_args(c, 1, -1))
+	if (cli_args(c, 1, -1) ||
+	    !cli_sure(c, "Remove %d snapshot%s?", c->argc, c->argc == 1 ? "" : "s"))
 		return CLI_PANDA;
 	for (int i = 0; i < c->argc; i++)
 		if (cli_snapshot_id(c, c->argv[i], id) ||
@@ -116,35 +121,62 @@ static int to_file(void *arg, const void *data, size_t n)
 	return fwrite(data, 1, n, arg) == n ? 0 : -EIO;
 }
 
+/* CLI_OK when all of it is written; our disk's failures are not the server's. */
+static int download(struct cli *c, const char *path, FILE *to, const char *name)
+{
+	struct panda_error e;
+
+	if (panda_download(c->panda, path, to_file, to, &e) < 0 && strcmp(e.code, "stopped") != 0)
+		return cli_say(c, &e);
+	return ferror(to) || fflush(to) != 0 ? cli_die("cannot write %s", name) : CLI_OK;
+}
+
+/*
+ * A file that is there is whole: until then it has another name, which the next try writes anew.
+ * 0, or CLI_PANDA after saying why.
+ */
+static int export_file(struct cli *c, const char *path, const char *file)
+{
+	bool replace = cli_has(c, 'f');
+	autofree char *part = NULL;
+	int code;
+	FILE *f;
+
+	if (!replace && access(file, F_OK) == 0)
+		return cli_die("%s is there already: --force replaces it", file);
+	if (asprintf(&part, "%s.part", file) < 0)
+		return cli_die("out of memory");
+	f = fopen(part, "wbe");
+	if (!f)
+		return cli_die("cannot make %s: %s", part, strerror(errno));
+	code = download(c, path, f, file);
+	if (fclose(f) != 0 && code == CLI_OK)
+		code = cli_die("cannot write %s: %s", file, strerror(errno));
+	if (code == CLI_OK &&
+	    renameat2(AT_FDCWD, part, AT_FDCWD, file, replace ? 0 : RENAME_NOREPLACE) < 0)
+		code = cli_die("cannot make %s: %s", file, strerror(errno));
+	if (code != CLI_OK)
+		remove(part);
+	return code;
+}
+
 static int export_to(struct cli *c)
 {
 	const char *file = c->argc > 1 ? c->argv[1] : "-";
 	autofree char *path = NULL;
-	struct panda_error e;
 	char id[CLI_ID];
-	bool ours;
-	FILE *f;
-	int r;
 
 	if (cli_args(c, 1, 2) || cli_snapshot_id(c, c->argv[0], id))
 		return CLI_PANDA;
 	if (!strcmp(file, "-") && isatty(STDOUT_FILENO))
 		return cli_bad(c, "a snapshot is no text: name a FILE");
 	path = panda_path("/v1/snapshots/%s/export", id);
-	f = strcmp(file, "-") ? fopen(file, "wbx") : stdout;
-	if (!path || !f)
-		return cli_die("cannot make %s: %s", file, strerror(errno));
+	if (!path)
+		return cli_die("out of memory");
 	panda_set_timeout(c->panda, 60 * 60 * 1000);
-	r = panda_download(c->panda, path, to_file, f, &e);
-	/* Our disk, and not what the server said: its errors may be EIO, too. */
-	ours = r == 0 ? fflush(f) != 0 : !strcmp(e.code, "stopped");
-	if (f != stdout)
-		fclose(f);
-	if (r == 0 && !ours)
-		return CLI_OK;
-	if (f != stdout)
-		remove(file); /* half a snapshot is none */
-	return ours ? cli_die("cannot write %s", file) : cli_say(c, &e);
+	if (strcmp(file, "-") != 0)
+		return export_file(c, path, file);
+	return download(c, path, stdout, file);
 }
 
 static ssize_t from_file(void *arg, void *buf, size_t n)

@@ -51,10 +51,13 @@ static int get(struct cli *c)
 
 static int rm(struct cli *c)
 {
+	if (c->argc && !cli_sure(c, "Remove %d template%s?", c->argc, c->argc == 1 ? "" : "s"))
+		return CLI_PANDA;
 	return cli_delete_each(c, "/v1/templates/%s");
 }
 
 static const struct cli_opt opts[] = {
+    {'y', "yes", NULL, "do not ask before (rm)", WORD_NONE},
     {'f', "file", "FILE", "the Dockerfile (build; DIRECTORY/Dockerfile)", WORD_FILE},
     {'d', "detach", NULL, "do not wait for its end (build, import)", WORD_NONE},
     {KEY_ARG, "arg", "NAME=VALUE", "a value for an ARG of the Dockerfile (build)", WORD_NONE},

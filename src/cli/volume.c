@@ -10,11 +10,12 @@
 #include "client/panda.h"
 
 static const struct cli_opt opts[] = {
-    {'s', "size", "MIB", "size it is made with (create; 256) or grows to (resize)", WORD_NONE},
+    {'s', "size", "SIZE", "size it is made with (create; 256M) or grows to (resize): 512M, 10G", 0},
     {KEY_FROM, "from", "NAME", "start with the contents of this volume or snapshot (create)",
      WORD_VOLUME},
     {KEY_ALL, "all", NULL, "list snapshots of volumes, too (ls)", WORD_NONE},
     {'f', "force", NULL, "detach it even if processes use it; they get errors (detach)", WORD_NONE},
+    {'y', "yes", NULL, "do not ask before (rm)", WORD_NONE},
     {0},
 };
 
@@ -73,7 +74,7 @@ static int create(struct cli *c)
 	autojson json_t *body = NULL, *v = NULL;
 	long mb = from ? 0 : 256;
 
-	if (cli_args(c, 1, 1) || cli_num(c, 's', 1, 1 << 20, &mb))
+	if (cli_args(c, 1, 1) || cli_mib(c, 's', 1 << 20, &mb))
 		return CLI_PANDA;
 	body = json_pack("{s:s, s:s*}", "name", c->argv[0], "from", from);
 	if (!body)
@@ -90,10 +91,10 @@ static int resize(struct cli *c)
 	autojson json_t *v = NULL;
 	long mb = 0;
 
-	if (cli_args(c, 1, 1) || cli_num(c, 's', 1, 1 << 20, &mb))
+	if (cli_args(c, 1, 1) || cli_mib(c, 's', 1 << 20, &mb))
 		return CLI_PANDA;
 	if (!mb)
-		return cli_bad(c, "how large shall it be? Say so with --size MIB");
+		return cli_bad(c, "how large shall it be? Say so with --size SIZE");
 	if (cli_send(c, "PATCH", panda_path("/v1/volumes/%s", c->argv[0]),
 	             json_pack("{s:I}", "size_mb", (json_int_t)mb), &v))
 		return CLI_PANDA;
@@ -201,6 +202,9 @@ static int detach(struct cli *c)
 
 static int rm(struct cli *c)
 {
+	if (c->argc && !cli_sure(c, "Remove %d volume%s and what is on %s?", c->argc,
+	                         c->argc == 1 ? "" : "s", c->argc == 1 ? "it" : "them"))
+		return CLI_PANDA;
 	return cli_delete_each(c, "/v1/volumes/%s");
 }
 
@@ -226,6 +230,6 @@ const struct cli_command command_volume = {
     .what = "disks that outlive sandboxes: create, ls, get, resize, snapshot, attach, detach, rm",
     .opts = opts,
     .verbs = verbs,
-    .examples = "  panda volume create data --size 1024\n"
+    .examples = "  panda volume create data --size 10G\n"
 		"  panda create --volume data:/workspace\n",
 };

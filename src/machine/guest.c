@@ -410,10 +410,9 @@ static enum wire_reason reason_of(const struct wire_end *m)
 
 static void on_end(struct guest_call *c, const struct wire_end *m)
 {
-	const struct guest_end end = {.err = (int)MIN(m->err, 4095u),
-	                              .reason = reason_of(m),
-	                              .text = m->text.p};
+	struct guest_end end = {.reason = reason_of(m), .text = m->text.p};
 
+	end.err = (int)MIN(m->err, 4095u);
 	end_call(c, &end);
 }
 

@@ -325,6 +325,31 @@ def test_a_command_on_a_terminal(box, terminal):
     assert t.end() == 5
 
 
+def test_run_on_a_terminal_is_a_sandbox_of_its_own(cli, terminal):
+    t = terminal("run", "-it", "--name", "own", "-w", "/srv", "base")
+    t.read(b"# ")
+    t.type(b"test -t 0 && pwd\r")
+    t.read(b"/srv\r\n")
+    assert [s["name"] for s in cli.json("ls")] == ["own"]
+    t.type(b"exit 6\r")
+    assert t.end() == 6
+    assert cli.json("ls") == []
+
+
+def test_a_shell_whose_stdin_ends_at_once_ends(cli, box):
+    for args in ("shell",), ("shell", box), ("exec", "-t", box):
+        assert cli.try_(*args, timeout=30).code == 0
+    assert [s["id"] for s in cli.json("ls")] == [box]
+
+
+def test_a_detached_run_stays_and_can_be_changed(cli):
+    id = cli("run", "-d", "-p", "8000", "base", "python3", "-m", "http.server", "8000").strip()
+    wait_for("the port", lambda: [p for p in cli.json("ports", id) if p["port"] == 8000 and p["listening"]])
+    assert cli.json("set", id, "--ttl", "2h")["ttl_seconds"] == 7200
+    assert cli.json("egress", id, "off")["mode"] == "off"
+    assert cli("rm", id).strip() == id
+
+
 def test_top_refreshes_until_q(box, terminal):
     t = terminal("top")
     t.read(box[:8].encode())

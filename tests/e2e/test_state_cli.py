@@ -68,7 +68,7 @@ def test_a_snapshot_travels(pandad, tmp_path):
     file = tmp_path / "s.tar"
     panda(pandad, "snapshot", "export", snap, str(file))
     assert file.stat().st_size > 1 << 20
-    assert b"cannot make" in panda(pandad, "snapshot", "export", snap, str(file), code=125).stderr
+    assert b"--force" in panda(pandad, "snapshot", "export", snap, str(file), code=125).stderr
     panda(pandad, "snapshot", "rm", snap)
     again = text(panda(pandad, "snapshot", "import", str(file))).strip()
     two = pandad.create(from_snapshot=again)

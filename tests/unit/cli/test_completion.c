@@ -172,7 +172,7 @@ static void every_shell_is_told_apart(void **state)
 	panda("completion", "tcsh");
 	fails(125, "panda completion: it knows bash, zsh and fish, not 'tcsh'\n");
 	panda("completion");
-	fails(125, "panda completion: it wants bash|zsh|fish\n");
+	fails(125, "panda completion: it needs bash|zsh|fish\n");
 }
 
 static void a_completion_that_could_not_be_written_is_told(void **state)

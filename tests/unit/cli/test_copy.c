@@ -457,7 +457,7 @@ static void exactly_one_side_is_in_a_sandbox(void **state)
 	panda("cp", ":/a", "b");
 	fails(125, "one of both must be in a sandbox");
 	panda("cp", "a");
-	fails(125, "panda cp: it wants [OPTION]... FROM TO\n");
+	fails(125, "panda cp: it needs [OPTION]... FROM TO\n");
 }
 
 static void paths_in_a_sandbox_are_absolute(void **state)

@@ -68,7 +68,7 @@ static void a_command_is_wanted(void **state)
 	panda("exec", BOX, "--");
 	fails(125, "which command?");
 	panda("exec");
-	fails(125, "panda exec: it wants [OPTION]... ID [--] COMMAND...\n");
+	fails(125, "panda exec: it needs [OPTION]... ID [--] COMMAND...\n");
 }
 
 static void words_that_are_not_utf8_are_refused(void **state)
@@ -520,6 +520,80 @@ static void run_that_gets_no_sandbox_runs_nothing(void **state)
 	fails(125, "panda run: --egress wants a value");
 }
 
+static void run_takes_a_template_before_the_command(void **state)
+{
+	answer("GET /v1/templates", "{'items':[{'name':'agent'},{'name':'base'}]}");
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	reply(.request = STREAM, .events = EXIT(0));
+	reply(.request = "DELETE /v1/sandboxes/" BOX, .status = 204);
+	panda("run", "--rm", "agent", "--", "echo", "hi");
+	gives(0, "", "");
+	sent(1, "{'template':'agent'}");
+	sent(2, "{'argv':['echo','hi'],'timeout_seconds':0,'encoding':'base64'}");
+}
+
+static void run_takes_a_command_for_what_it_is(void **state)
+{
+	answer("GET /v1/templates", "{'items':[{'name':'agent'},{'name':'base'}]}");
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	reply(.request = STREAM, .events = EXIT(0));
+	reply(.request = "DELETE /v1/sandboxes/" BOX, .status = 204);
+	panda("run", "echo", "hi");
+	gives(0, "", "");
+	sent(1, "{'template':'base'}");
+	/* Behind -- nobody asks; neither with a template, nor for a line of the shell. */
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	reply(.request = STREAM, .events = EXIT(0));
+	reply(.request = "DELETE /v1/sandboxes/" BOX, .status = 204);
+	panda("run", "--", "agent", "x");
+	gives(0, "", "");
+	sent(0, "{'template':'base'}");
+	sent(1, "{'argv':['agent','x'],'timeout_seconds':0,'encoding':'base64'}");
+}
+
+static void run_detached_leaves_both_there(void **state)
+{
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	answer("POST /v1/sandboxes/" BOX "/ports", "{'port':80,'proxy_url':'/v1/x/'}");
+	answer("POST /v1/sandboxes/" BOX "/execs", "{'id':'1'}");
+	panda("run", "-d", "-p", "80", "--", "serve", "80");
+	gives(0, BOX "\n", "port 80: http://SERVER/v1/x/\n");
+	sent(2, "{'argv':['serve','80'],'timeout_seconds':0}");
+	panda("run", "-d", "--rm", "true");
+	fails(125, "--rm kills the sandbox at the end, --keep and --detach do not");
+}
+
+static void run_that_cannot_detach_kills_the_sandbox(void **state)
+{
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	bed_refuse("POST /v1/sandboxes/" BOX "/execs", 400, "bad_request", "no such program");
+	reply(.request = "DELETE /v1/sandboxes/" BOX, .status = 204);
+	panda("run", "-d", "nothing");
+	fails(125, "panda: no such program\n");
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	reply(.request = "DELETE /v1/sandboxes/" BOX, .status = 204);
+	panda("run", "-p", "80:80", "true");
+	fails(125, "panda run: --port is a number of the sandbox, not '80:80'");
+}
+
+static void variables_come_from_files_and_options_in_this_order(void **state)
+{
+	bed_file("env", "# a comment\n\n  A=1\nB=x y=z\r\nHOME\nNOT_HERE\nC=3\n", 0, 0644);
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	panda("create", "--env-file", "env", "-e", "C=4");
+	gives(0, BOX "\n", "");
+	assert_non_null(strstr(bed.asked[0].body, "\"A\":\"1\""));
+	assert_non_null(strstr(bed.asked[0].body, "\"B\":\"x y=z\""));
+	assert_non_null(strstr(bed.asked[0].body, "\"C\":\"4\""));
+	assert_non_null(strstr(bed.asked[0].body, "\"HOME\":\"/"));
+	assert_null(strstr(bed.asked[0].body, "NOT_HERE"));
+	bed_file("bad", "A=1\n=2\n", 0, 0644);
+	panda("create", "--env-file", "bad");
+	fails(125, "bad:2: there is no name before the =");
+	panda("create", "--env-file", "none");
+	fails(125, "cannot open none: No such file or directory");
+}
+
 /* ---- ps ---- */
 
 static void ps_says_how_each_command_is_doing(void **state)
@@ -604,6 +678,11 @@ int main(void)
 	    bed_test(run_kills_the_sandbox_when_the_reader_left),
 	    bed_test(a_sandbox_that_run_could_not_kill_is_named),
 	    bed_test(run_that_gets_no_sandbox_runs_nothing),
+	    bed_test(run_takes_a_template_before_the_command),
+	    bed_test(run_takes_a_command_for_what_it_is),
+	    bed_test(run_detached_leaves_both_there),
+	    bed_test(run_that_cannot_detach_kills_the_sandbox),
+	    bed_test(variables_come_from_files_and_options_in_this_order),
 	    bed_test(ps_says_how_each_command_is_doing),
 	    bed_test(a_long_command_is_cut_between_characters),
 	};

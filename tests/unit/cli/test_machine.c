@@ -219,7 +219,7 @@ static void a_kernel_that_is_not_there_is_named(void **state)
 static void words_that_make_no_sense_to_doctor_are_two_too(void **state)
 {
 	panda("doctor", "now");
-	fails(2, "panda doctor: what is 'now' for?\n");
+	fails(2, "panda doctor: unexpected argument 'now'\n");
 	panda("doctor", "--nonsense");
 	fails(2, "panda doctor: there is no option '--nonsense'");
 	panda("doctor", "--url");

@@ -66,14 +66,39 @@ static void help_wins_over_what_stands_around_it(void **state)
 
 static void a_command_that_is_none_is_named(void **state)
 {
-	panda("delete");
-	gives(2, "", "panda: there is no command 'delete'\nTry 'panda --help'.\n");
+	panda("frobnicate");
+	gives(2, "", "panda: there is no command 'frobnicate'\nTry 'panda --help'.\n");
+	panda("craete");
+	gives(2, "",
+	      "panda: there is no command 'craete': did you mean 'create'?\nTry 'panda --help'.\n");
+}
+
+static void words_of_other_tools_are_understood(void **state)
+{
+	answer("GET /v1/templates", "{'items':[]}");
+	panda("images", "--json");
+	prints("[]");
+	reply(.request = "DELETE /v1/sandboxes/" BOX, .status = 204);
+	panda("rm", BOX);
+	gives(0, BOX "\n", "");
+	answer("POST /v1/sandboxes/" BOX "/hibernate", "{'status':'hibernated'}");
+	panda("stop", BOX);
+	assert_int_equal(bed.code, 0);
+	panda("rm");
+	fails(125, "panda kill: it needs ID... | --all\n");
+	panda("help", "images");
+	gives(0, NULL, "");
+	assert_memory_equal(bed.out, "usage: panda template VERB ", 27);
 }
 
 /* ---- options ---- */
 
 static void an_option_that_is_none_is_named(void **state)
 {
+	panda("create", "--ephemral");
+	fails(125, "panda create: there is no option '--ephemral', or it takes no value\n");
+	panda("create", "--tll", "5");
+	fails(125, "panda create: there is no option '--tll': did you mean --ttl?\n");
 	panda("ls", "--no-such");
 	gives(125, "",
 	      "panda ls: there is no option '--no-such', or it takes no value\n"
@@ -142,7 +167,7 @@ static void verbs_are_listed_to_those_who_know_none(void **state)
 	panda("token", "make");
 	fails(125, "panda token: it does not know 'make', only: create, ls, rm\n");
 	panda("token", "rm");
-	fails(125, "panda token rm: it wants PREFIX...\n");
+	fails(125, "panda token rm: it needs PREFIX...\n");
 }
 
 /* ---- which server, which key ---- */
@@ -440,7 +465,7 @@ static void a_port_is_a_number_up_to_65535(void **state)
 		fails(125, "' is not a port\n");
 	}
 	panda("url", BOX);
-	fails(125, "panda url: it wants [OPTION]... ID PORT\n");
+	fails(125, "panda url: it needs [OPTION]... ID PORT\n");
 }
 
 static void ports_shows_what_listens_and_where_it_is_reached(void **state)
@@ -534,6 +559,7 @@ int main(void)
 	    bed_test(help_shows_options_with_their_values_and_letters),
 	    bed_test(help_wins_over_what_stands_around_it),
 	    bed_test(a_command_that_is_none_is_named),
+	    bed_test(words_of_other_tools_are_understood),
 	    bed_test(an_option_that_is_none_is_named),
 	    bed_test(an_option_that_takes_no_value_says_so),
 	    bed_test(an_option_without_its_value_is_named),

@@ -203,7 +203,7 @@ static void a_filter_by_metadata_has_a_value(void **state)
 static void ls_of_something_is_a_misunderstanding(void **state)
 {
 	panda("ls", "web");
-	fails(125, "panda ls: what is 'web' for?\nTry 'panda ls --help'.\n");
+	fails(125, "panda ls: unexpected argument 'web'\nTry 'panda ls --help'.\n");
 }
 
 static void names_cannot_move_the_cursor(void **state)
@@ -304,9 +304,9 @@ static void get_of_a_sandbox_that_ended_says_where_to_look(void **state)
 static void get_wants_one(void **state)
 {
 	panda("get");
-	fails(125, "panda get: it wants ID\n");
+	fails(125, "panda get: it needs ID\n");
 	panda("get", "a", "b");
-	fails(125, "panda get: what is 'b' for?\n");
+	fails(125, "panda get: unexpected argument 'b'\n");
 }
 
 /* ---- kill ---- */
@@ -386,15 +386,15 @@ static void on_a_terminal_everything_else_is_no(void **state)
 	then(.act = TYPE, .text = "\n", .when = "Kill 1 sandbox? [y/N] ");
 	panda("kill", "--all");
 	assert_int_equal(bed.code, 125);
-	assert_non_null(strstr(bed.out, "panda: nothing was killed"));
+	assert_non_null(strstr(bed.out, "panda: nothing was done"));
 }
 
 static void kill_wants_ids_or_all_and_not_both(void **state)
 {
 	panda("kill");
-	fails(125, "panda kill: it wants ID... | --all\n");
+	fails(125, "panda kill: it needs ID... | --all\n");
 	panda("kill", "--all", "web");
-	fails(125, "panda kill: what is 'web' for?\n");
+	fails(125, "panda kill: unexpected argument 'web'\n");
 }
 
 /* ---- pause, resume, hibernate, wake ---- */
@@ -419,7 +419,7 @@ static void the_four_are_the_same_with_another_word(void **state)
 		gives(125, "[\n  \"" BOX2 "\"\n]\n", NULL);
 		assert_non_null(strstr(bed.err, "\"code\":\"busy\""));
 		panda(words[i]);
-		fails(125, ": it wants ID...\n");
+		fails(125, ": it needs ID...\n");
 	}
 }
 
@@ -472,6 +472,69 @@ static void tree_with_json_says_who_came_from_whom(void **state)
 	prints("[{'id':'b','parent_id':'a','status':'paused'},{'id':'a','template':'t'}]");
 }
 
+/* ---- set, egress ---- */
+
+#define LIFE "{'ttl_seconds':60,'persistent':true,'checkpoints':'off'}"
+
+static void set_changes_what_is_named(void **state)
+{
+	answer("PATCH /v1/sandboxes/" BOX "/lifecycle", LIFE);
+	panda("set", BOX, "--ttl", "1m", "--persistent", "yes", "--json");
+	prints(LIFE);
+	sent(0, "{'ttl_seconds':60,'persistent':true}");
+	answer("PATCH /v1/sandboxes/" BOX "/lifecycle", LIFE);
+	panda("set", BOX, "--checkpoints", "off", "--ttl", "0");
+	assert_int_equal(bed.code, 0);
+	sent(0, "{'ttl_seconds':0,'checkpoints':'off'}");
+}
+
+static void set_without_a_change_or_with_nonsense_is_refused(void **state)
+{
+	panda("set", BOX);
+	fails(125, "panda set: say what to change: --ttl, --persistent or --checkpoints\n");
+	panda("set", BOX, "--persistent", "maybe");
+	fails(125, "panda set: --persistent is yes or no, not 'maybe'\n");
+	panda("set", "--ttl", "5");
+	fails(125, "panda set: it needs [OPTION]... ID\n");
+}
+
+#define EGRESS                                                                                \
+	"{'mode':'list','egress_allowlist':['a.example','b:80'],'up_bytes':1,'down_bytes':2," \
+	"'refused':3,'names_refused':4}"
+
+static void egress_is_shown(void **state)
+{
+	answer("GET /v1/sandboxes/" BOX "/egress", EGRESS);
+	panda("egress", BOX);
+	gives(0,
+	      "mode  list\n      a.example\n      b:80\nsent 1 bytes, received 2 bytes\n"
+	      "refused 3 packets and 4 names\n",
+	      "");
+	answer("GET /v1/sandboxes/" BOX "/egress", EGRESS);
+	panda("egress", BOX, "--json");
+	prints(EGRESS);
+}
+
+static void egress_is_changed(void **state)
+{
+	static const struct {
+		const char *word, *body;
+	} words[] = {{"off", "{'egress':'off'}"},
+	             {"open", "{'egress':'open'}"},
+	             {"a.example,*.b.example", "{'egress_allowlist':['a.example','*.b.example']}"},
+	             {"10.0.0.0/8", "{'egress_allowlist':['10.0.0.0/8']}"}};
+
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		answer("PATCH /v1/sandboxes/" BOX "/egress", EGRESS);
+		panda("egress", BOX, words[i].word);
+		assert_int_equal(bed.code, 0);
+		sent(0, words[i].body);
+	}
+	answer("PATCH /v1/sandboxes/" BOX "/egress", EGRESS);
+	panda("egress", BOX, "a", "b,c");
+	sent(0, "{'egress_allowlist':['a','b','c']}");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -496,6 +559,10 @@ int main(void)
 	    bed_test(ends_says_how_long_it_will_live),
 	    bed_test(a_filter_by_metadata_has_a_value),
 	    bed_test(ls_of_something_is_a_misunderstanding),
+	    bed_test(set_changes_what_is_named),
+	    bed_test(set_without_a_change_or_with_nonsense_is_refused),
+	    bed_test(egress_is_shown),
+	    bed_test(egress_is_changed),
 	    bed_test(names_cannot_move_the_cursor),
 	    bed_test(a_whole_id_is_taken_without_asking),
 	    bed_test(the_beginning_of_an_id_and_a_name_are_enough),

@@ -33,7 +33,7 @@ static void a_checkpoint_is_taken_by_its_name(void **state)
 	gives(0, "c3\n", "");
 	sent(0, "{'name':'good'}");
 	panda("checkpoints");
-	fails(125, "panda checkpoints: it wants ID\n");
+	fails(125, "panda checkpoints: it needs ID\n");
 }
 
 static void rewind_goes_back_by_steps_or_to_a_name(void **state)
@@ -63,7 +63,7 @@ static void a_rewind_that_is_refused_is_told(void **state)
 	panda("rewind", BOX, "x");
 	gives(125, "", "panda: there is no x\n");
 	panda("rewind", BOX, "1", "2");
-	fails(125, "panda rewind: what is '2' for?");
+	fails(125, "panda rewind: unexpected argument '2'");
 }
 
 static void words_that_are_not_utf8_never_become_another_request(void **state)
@@ -141,7 +141,7 @@ static void merge_can_take_theirs_and_only_say_what_it_would_do(void **state)
 	gives(0, "~ /c\n", "");
 	sent(0, "{'child':'" BOX2 "','conflicts':'theirs','dry_run':true}");
 	panda("merge", BOX);
-	fails(125, "panda merge: it wants ID CHILD\n");
+	fails(125, "panda merge: it needs ID CHILD\n");
 }
 
 /* ---- race, promote ---- */
@@ -190,10 +190,10 @@ static void what_the_winner_wrote_is_harmless_on_a_terminal(void **state)
 static void a_race_has_one_to_sixteen_commands(void **state)
 {
 	panda("race", BOX);
-	fails(125, "panda race: it wants ID COMMAND...\n");
+	fails(125, "panda race: it needs ID COMMAND...\n");
 	panda("race", BOX, "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13",
 	      "14", "15", "16", "17");
-	fails(125, "panda race: what is '17' for?");
+	fails(125, "panda race: unexpected argument '17'");
 }
 
 static void promote_prints_whom_it_killed(void **state)
@@ -323,9 +323,51 @@ static void export_writes_a_new_file(void **state)
 	file = bed_content("out.tar", &n);
 	assert_int_equal(n, sizeof(data));
 	assert_memory_equal(file, data, n);
+	assert_null(bed_content("out.tar.part", NULL));
 	answer("GET /v1/snapshots", SNAPS);
 	panda("snapshot", "export", "ready", "out.tar");
-	fails(125, "panda: cannot make out.tar: File exists\n");
+	fails(125, "panda: out.tar is there already: --force replaces it\n");
+}
+
+static void export_replaces_a_file_only_by_a_whole_one(void **state)
+{
+	bed_file("out.tar", "old", 0, 0600);
+	bed_file("out.tar.part", "of one that was interrupted", 0, 0600);
+	answer("GET /v1/snapshots", SNAPS);
+	reply(.request = "GET /v1/snapshots/aa11/export", .bytes = "half", .cut = true);
+	panda("snapshot", "export", "--force", "ready", "out.tar");
+	fails(125, "in the middle of a reply");
+	assert_string_equal(bed_content("out.tar", NULL), "old");
+	answer("GET /v1/snapshots", SNAPS);
+	reply(.request = "GET /v1/snapshots/aa11/export", .bytes = "new");
+	panda("snapshot", "export", "-f", "ready", "out.tar");
+	gives(0, "", "");
+	assert_string_equal(bed_content("out.tar", NULL), "new");
+	assert_null(bed_content("out.tar.part", NULL));
+}
+
+static void what_is_gone_for_ever_is_asked_about_on_a_terminal(void **state)
+{
+	bed.tty = true;
+	then(.act = TYPE, .text = "n\r", .when = "[y/N]");
+	panda("snapshot", "rm", "ready");
+	assert_int_equal(bed.code, 125);
+	assert_non_null(strstr(bed.out, "Remove 1 snapshot? [y/N] "));
+	assert_non_null(strstr(bed.out, "panda: nothing was done"));
+}
+
+static void what_was_answered_or_said_before_is_done(void **state)
+{
+	bed.tty = true;
+	answer("GET /v1/snapshots", SNAPS);
+	reply(.request = "DELETE /v1/snapshots/aa11", .status = 204);
+	then(.act = TYPE, .text = "y\r", .when = "[y/N]");
+	panda("snapshot", "rm", "ready");
+	assert_int_equal(bed.code, 0);
+	reply(.request = "DELETE /v1/volumes/a", .status = 204);
+	panda("volume", "rm", "--yes", "a");
+	assert_int_equal(bed.code, 0);
+	assert_null(strstr(bed.out, "Remove"));
 }
 
 static void export_to_stdout_is_for_pipes(void **state)
@@ -422,6 +464,9 @@ int main(void)
 	    bed_test(the_tree_shows_what_came_from_what),
 	    bed_test(a_tree_that_bites_its_tail_ends),
 	    bed_test(export_writes_a_new_file),
+	    bed_test(export_replaces_a_file_only_by_a_whole_one),
+	    bed_test(what_is_gone_for_ever_is_asked_about_on_a_terminal),
+	    bed_test(what_was_answered_or_said_before_is_done),
 	    bed_test(export_to_stdout_is_for_pipes),
 	    bed_test(half_an_export_is_none),
 	    bed_test(an_export_that_the_server_fails_is_not_blamed_on_our_disk),

@@ -107,6 +107,15 @@ static void a_script_can_type_too_and_its_end_is_an_end_of_file(void **state)
 	assert_string_equal(bed.heard, "exit 3\n~.\n\004"); /* ~. means something to people only */
 }
 
+static void an_end_of_file_is_typed_until_it_is_heard(void **state)
+{
+	bed.in = "";
+	reply(.request = PTY, .websocket = true);
+	then(.act = SERVER_TEXT, .text = "{'exit':0}", .when = "\004\004\004");
+	panda("shell", BOX);
+	gives(0, "", "");
+}
+
 static void output_with_nobody_to_read_it_ends_the_session(void **state)
 {
 	bed.full = true;
@@ -125,8 +134,61 @@ static void what_is_no_terminal_is_refused(void **state)
 	reply(.request = PTY, .json = "{}");
 	panda("shell", BOX);
 	fails(125, "answered 200, not a WebSocket\n");
-	panda("shell");
-	fails(125, "panda shell: it wants ID\n");
+}
+
+static void a_shell_without_a_sandbox_has_one_for_itself(void **state)
+{
+	bed.tty = true;
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	reply(.request = PTY, .websocket = true);
+	reply(.request = "DELETE /v1/sandboxes/" BOX, .status = 204);
+	then(.act = SERVER_TEXT, .text = "{'exit':4}", .asked = 2);
+	panda("shell", "-t", "agent");
+	gives(4, "", NULL);
+	sent(0, "{'template':'agent'}");
+}
+
+static void a_shell_can_leave_its_sandbox_behind(void **state)
+{
+	bed.tty = true;
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	reply(.request = PTY, .websocket = true);
+	then(.act = SERVER_TEXT, .text = "{'exit':0}", .asked = 2);
+	panda("shell", "--keep");
+	gives(0, BOX "\r\n", NULL);
+	panda("shell", "--keep", BOX);
+	assert_int_equal(bed.code, 125);
+	assert_non_null(strstr(bed.out, "are for a new sandbox, without ID"));
+}
+
+static void run_on_a_terminal_is_a_shell_or_a_command(void **state)
+{
+	bed.tty = true;
+	answer("POST /v1/sandboxes", "{'id':'" BOX "'}");
+	reply(.request = PTY, .websocket = true);
+	reply(.request = "DELETE /v1/sandboxes/" BOX, .status = 204);
+	then(.act = SERVER_TEXT, .text = "{'exit':7}", .asked = 2);
+	panda("run", "-it");
+	gives(7, "", NULL);
+	sent(0, "{'template':'base'}");
+
+	answer("GET /v1/templates", "{'items':[{'name':'agent'},{'name':'base'}]}");
+	answer("POST /v1/sandboxes", "{'id':'" BOX "','name':'x'}");
+	reply(.request = PTY "&cmd=cd%20%2Fsrv%20%26%26%20make%20-j%20%27a%20b%27",
+	      .websocket = true);
+	reply(.request = "DELETE /v1/sandboxes/" BOX, .status = 204);
+	then(.act = SERVER_TEXT, .text = "{'exit':0}", .asked = 3);
+	panda("run", "--name", "x", "-ti", "-w", "/srv", "agent", "make", "-j", "a b");
+	gives(0, "", NULL);
+	sent(1, "{'template':'agent','name':'x'}");
+}
+
+static void run_on_a_terminal_refuses_what_it_cannot_keep(void **state)
+{
+	panda("run", "-it", "-d");
+	fails(125, "--tty goes with neither --detach nor --json");
+	panda("run", "--tty", "-u", "bob", "--", "id");
+	fails(125, "--tty goes with neither --user nor --timeout");
 }
 
 /* ---- exec -t ---- */
@@ -180,8 +242,13 @@ int main(void)
 	    bed_test(a_connection_that_breaks_is_told),
 	    bed_test(a_signal_ends_a_session),
 	    bed_test(a_script_can_type_too_and_its_end_is_an_end_of_file),
+	    bed_test(an_end_of_file_is_typed_until_it_is_heard),
 	    bed_test(output_with_nobody_to_read_it_ends_the_session),
 	    bed_test(what_is_no_terminal_is_refused),
+	    bed_test(a_shell_without_a_sandbox_has_one_for_itself),
+	    bed_test(a_shell_can_leave_its_sandbox_behind),
+	    bed_test(run_on_a_terminal_is_a_shell_or_a_command),
+	    bed_test(run_on_a_terminal_refuses_what_it_cannot_keep),
 	    bed_test(a_command_on_a_terminal_is_one_line),
 	    bed_test(a_terminal_goes_with_neither_detach_nor_json),
 	    bed_test(options_that_a_terminal_does_not_know_are_not_forgotten_in_silence),

@@ -103,7 +103,7 @@ static void ports_are_one_or_two_numbers(void **state)
 		fails(125, "' is not [LOCAL:]REMOTE, like 8080:80\n");
 	}
 	panda("port-forward", BOX);
-	fails(125, "panda port-forward: it wants [OPTION]... ID [LOCAL:]REMOTE...\n");
+	fails(125, "panda port-forward: it needs [OPTION]... ID [LOCAL:]REMOTE...\n");
 }
 
 static void a_port_that_is_taken_is_named(void **state)

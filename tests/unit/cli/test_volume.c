@@ -17,6 +17,9 @@ static void a_volume_has_a_size_unless_it_is_a_copy(void **state)
 	answer("POST /v1/volumes", "{'name':'data'}");
 	panda("volume", "create", "data", "-s", "1024");
 	sent(0, "{'name':'data','size_mb':1024}");
+	answer("POST /v1/volumes", "{'name':'data'}");
+	panda("volume", "create", "data", "-s", "10G");
+	sent(0, "{'name':'data','size_mb':10240}");
 	answer("POST /v1/volumes", "{'name':'copy'}");
 	panda("volume", "create", "copy", "--from", "data", "--json");
 	prints("{'name':'copy'}");
@@ -28,14 +31,15 @@ static void a_volume_has_a_size_unless_it_is_a_copy(void **state)
 
 static void sizes_are_numbers_and_resize_wants_one(void **state)
 {
-	static const char *const bad[] = {"0", "1048577", "1G", "-1", ""};
+	static const char *const bad[] = {"0", "1048577", "2T", "1Gi", "1 G", "-1", "", "G"};
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		panda("volume", "create", "x", "--size", bad[i]);
-		fails(125, "panda volume create: --size wants a number from 1 to 1048576, not '");
+		fails(125, "panda volume create: --size wants a size like 512M or 10G, at most "
+		           "1048576M, not '");
 	}
 	panda("volume", "resize", "x");
-	fails(125, "panda volume resize: how large shall it be? Say so with --size MIB\n");
+	fails(125, "panda volume resize: how large shall it be? Say so with --size SIZE\n");
 	answer("PATCH /v1/volumes/a%20b", "{'name':'a b'}");
 	panda("volume", "resize", "a b", "-s", "2");
 	gives(0, "a b\n", "");
@@ -119,7 +123,7 @@ static void a_volume_is_attached_and_detached(void **state)
 	panda("volume", "attach", BOX, "data:srv");
 	fails(125, "panda volume attach: a volume is NAME");
 	panda("volume", "attach", BOX);
-	fails(125, "panda volume attach: it wants ID NAME[:PATH[:ro]]\n");
+	fails(125, "panda volume attach: it needs ID NAME[:PATH[:ro]]\n");
 }
 
 static void volumes_are_removed_each_for_itself(void **state)
@@ -164,7 +168,7 @@ static void a_sandbox_becomes_a_template(void **state)
 	panda("template", "save", BOX, "\xff");
 	fails(125, "the name is not UTF-8");
 	panda("template", "save", BOX);
-	fails(125, "panda template save: it wants SANDBOX NAME\n");
+	fails(125, "panda template save: it needs SANDBOX NAME\n");
 }
 
 static void builds_are_listed_with_their_errors(void **state)
@@ -331,7 +335,7 @@ static void a_context_that_is_not_there_sends_nothing(void **state)
 	panda("template", "build", "mine", "--arg", "novalue");
 	fails(125, "panda template build: --arg wants NAME=VALUE");
 	panda("template", "build");
-	fails(125, "panda template build: it wants NAME [DIRECTORY]\n");
+	fails(125, "panda template build: it needs NAME [DIRECTORY]\n");
 }
 
 static void a_context_that_is_too_large_names_the_remedy(void **state)

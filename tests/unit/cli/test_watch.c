@@ -36,7 +36,7 @@ static void a_tail_is_a_number(void **state)
 	panda("events", "-n", "-1");
 	fails(125, "panda events: --tail wants a number from 0 to 100000, not '-1'\n");
 	panda("events", "a", "b");
-	fails(125, "panda events: what is 'b' for?");
+	fails(125, "panda events: unexpected argument 'b'");
 	panda("logs", "-n", "0", BOX);
 	fails(125, "panda logs: --tail wants a number from 1 to 1000000, not '0'\n");
 }
@@ -135,7 +135,7 @@ static void logs_of_nothing_are_an_error(void **state)
 	panda("logs", BOX);
 	gives(125, "half", NULL);
 	panda("logs");
-	fails(125, "panda logs: it wants [OPTION]... ID\n");
+	fails(125, "panda logs: it needs [OPTION]... ID\n");
 }
 
 /* ---- top ---- */
