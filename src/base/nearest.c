@@ -10,7 +10,9 @@ enum {
 
 struct nearest nearest_to(const char *word)
 {
-	return (struct nearest){.word = word, .cost = MAX(strlen(word) / 3, (size_t)1) + 1};
+	size_t wrong = MAX(strlen(word) / 3, (size_t)1);
+
+	return (struct nearest){.word = word, .cost = wrong + 1};
 }
 
 /* What it takes to make b of a, by the table of all their beginnings. */
