@@ -66,6 +66,7 @@ void conn_kill(struct http_conn *c)
 	loop_io_del(s->loop, &c->io);
 	loop_timer_clear(s->loop, &c->timer);
 	loop_defer_cancel(s->loop, &c->kick);
+	server_leave_turns(c);
 	if (c->reset)
 		setsockopt(c->io.fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1},
 		           sizeof(struct linger));
@@ -312,7 +313,7 @@ static bool start_request(struct http_conn *c, size_t n)
 	c->rate_on = false;
 	c->keep = h.keep_alive;
 	c->state = CONN_REQUEST;
-	c->burst += CONN_BURST / CONN_TURN;
+	c->served = true;
 	c->s->conf.handler(c->s->conf.arg, c->req);
 	return true;
 }
@@ -324,6 +325,10 @@ static bool step_head(struct http_conn *c)
 
 	if (have)
 		n = http_head_end(c->in + c->in_off, MIN(have, (size_t)HTTP_HEAD_MAX), &c->scanned);
+	if (n > 0 && (c->served || c->turn_prev)) {
+		server_wait_turn(c);
+		return false;
+	}
 	if (n > 0)
 		return start_request(c, (size_t)n);
 	if (n < 0) {
@@ -498,6 +503,8 @@ static bool step(struct http_conn *c)
 static bool wants_in(const struct http_conn *c)
 {
 	switch (c->state) {
+	case CONN_HEAD:
+		return !c->turn_prev;
 	case CONN_FLUSH:
 		return false;
 	case CONN_REQUEST:
@@ -563,7 +570,7 @@ static uint64_t deadline(const struct http_conn *c)
 			at = c->rate_since_ms + RATE_WINDOW_MS - c->rate_waited_ms;
 		if (c->fin_sent)
 			at = MIN(at, c->deadline_ms);
-	} else if (c->state != CONN_FLUSH) {
+	} else if (c->state != CONN_FLUSH && !c->turn_prev) {
 		at = c->deadline_ms;
 	}
 	if (c->blocked)
@@ -596,6 +603,7 @@ void conn_run(struct http_conn *c)
 	if (c->running)
 		return;
 	c->running = true;
+	c->served = false;
 	c->burst = 0;
 	while (!c->dead && step(c)) {
 		if (c->burst < CONN_BURST)

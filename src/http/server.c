@@ -102,6 +102,47 @@ static void peer_name(const struct sockaddr_storage *sa, char *ret, size_t n)
 	inet_ntop(AF_INET, v4, ret, (socklen_t)n);
 }
 
+/* ---- turns ---- */
+
+void server_wait_turn(struct http_conn *c)
+{
+	struct http_server *s = c->s;
+
+	if (c->turn_prev)
+		return;
+	c->turn_next = NULL;
+	c->turn_prev = s->turns_tail;
+	*s->turns_tail = c;
+	s->turns_tail = &c->turn_next;
+	loop_defer(s->loop, &s->turn);
+}
+
+void server_leave_turns(struct http_conn *c)
+{
+	if (!c->turn_prev)
+		return;
+	*c->turn_prev = c->turn_next;
+	if (c->turn_next)
+		c->turn_next->turn_prev = c->turn_prev;
+	else
+		c->s->turns_tail = c->turn_prev;
+	c->turn_prev = NULL;
+}
+
+static void on_turn(void *arg)
+{
+	struct http_server *s = arg;
+
+	for (int i = 0; i < SERVER_TURN && s->turns; i++) {
+		struct http_conn *c = s->turns;
+
+		server_leave_turns(c);
+		conn_run(c); /* it may wait again, behind all others */
+	}
+	if (s->turns)
+		loop_defer(s->loop, &s->turn);
+}
+
 /* ---- accepting ---- */
 
 static void take_conn(struct http_server *s, int fd, const struct sockaddr_storage *sa)
@@ -212,6 +253,8 @@ int http_server_new(struct loop *l, const struct http_config *c, struct http_ser
 	s->conf.idle_ms = c->idle_ms ? c->idle_ms : 75000;
 	s->conf.body_min_rate = c->body_min_rate ? c->body_min_rate : 256;
 	s->conf.stall_ms = c->stall_ms ? c->stall_ms : 30000;
+	s->turns_tail = &s->turns;
+	s->turn = (struct loop_defer){.fn = on_turn, .arg = s};
 	s->retry = (struct loop_timer){.fn = on_retry, .arg = s};
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	r = transport_config(s, e);
@@ -307,6 +350,7 @@ void http_server_free(struct http_server *s)
 	while (s->conns)
 		conn_kill(s->conns);
 	loop_defer_cancel(s->loop, &s->drained_call);
+	loop_defer_cancel(s->loop, &s->turn);
 	SSL_CTX_free(s->tls);
 	if (s->spare_fd >= 0)
 		close(s->spare_fd);

@@ -11,6 +11,10 @@
  * Nothing is read, parsed or freed inside a call of the API: those only note what is wanted, and
  * conn_run() does it, from an event of the loop or at the end of its round. So a callback may call
  * anything, and a struct http_req is never gone under the caller's feet.
+ *
+ * A connection gets one request served when the loop comes to it. One that has sent more already
+ * waits in a queue of connections, and SERVER_TURN of those are served in each round: a client that
+ * sends a thousand requests at once slows down itself.
  */
 #pragma once
 #include <netinet/in.h>
@@ -24,7 +28,7 @@
 enum {
 	CONN_BUF = HTTP_CHUNK,       /* one read from a socket */
 	CONN_BURST = 1 << 20,        /* bytes one connection moves before others get their turn */
-	CONN_TURN = 64,              /* requests, the same */
+	SERVER_TURN = 8,             /* requests that waited, served in one round of the loop */
 	CONN_DIRECT_MIN = 16384,     /* pieces of at least that size are written without a copy */
 	CONN_DRAIN_MAX = 256 * 1024, /* of an unread body, to keep the connection */
 	CONN_LINGER_MAX = 16 << 20,  /* dropped bytes while the peer reads our last words */
@@ -65,9 +69,11 @@ struct http_conn {
 	struct loop_io io;
 	struct loop_timer timer; /* at the deadline or earlier; then we look again */
 	struct loop_defer kick;
+	struct http_conn *turn_next, **turn_prev; /* turn_prev NULL: it does not wait */
 
 	enum conn_state state;
 	bool running : 1;
+	bool served : 1;   /* a request, in this conn_run() */
 	bool dead : 1;     /* conn_run() destroys it when it is done */
 	bool reset : 1;    /* close so that the peer sees an error */
 	bool readable : 1; /* as far as we know */
@@ -165,6 +171,8 @@ struct http_server {
 	struct addr **addrs; /* ADDR_BUCKETS lists, when there is a cap per address */
 	char *spare;         /* a read buffer of CONN_BUF bytes that no connection uses right now */
 	int spare_fd;        /* given up for a moment when there are no fds left */
+	struct http_conn *turns, **turns_tail; /* whose next request waits for its turn */
+	struct loop_defer turn;
 	struct loop_timer retry;
 	bool draining;
 	void (*drained)(void *arg);
@@ -197,6 +205,8 @@ void req_writable(struct http_req *r);
 const char *http_reason(int status);
 
 /* server.c */
+void server_wait_turn(struct http_conn *c); /* conn_run() when its turn comes */
+void server_leave_turns(struct http_conn *c);
 void server_conn_gone(struct http_server *s, struct addr *a, bool refused);
 const char *server_date(struct http_server *s);
 /* As http_config.refusal. */

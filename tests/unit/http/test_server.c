@@ -153,6 +153,93 @@ static void pipelined_requests_are_answered_in_order_one_by_one(void **state)
 	stop(&b, fd);
 }
 
+/* Writes down which connection each request came on: by the first letter of its path. */
+static char turns[256];
+
+static void in_turn(void *arg, struct http_req *r)
+{
+	size_t n = strlen(turns);
+
+	assert_true(n + 1 < sizeof(turns));
+	turns[n] = http_path(r)[1];
+	note(r);
+	http_reply(r, 200, NULL, NULL, 0);
+}
+
+/* Into the socket; the server has not looked yet. */
+static void send_many(int fd, char name, unsigned n)
+{
+	char text[64];
+	int len = snprintf(text, sizeof(text), "GET /%c HTTP/1.1\r\nHost: a\r\n\r\n", name);
+
+	while (n--)
+		assert_int_equal(send(fd, text, (size_t)len, 0), len);
+}
+
+static void connections_that_pipeline_take_turns(void **state)
+{
+	struct bed b;
+	int a = start(&b, in_turn), c = bed_connect(&b);
+
+	memset(turns, 0, sizeof(turns));
+	send_many(a, 'a', 20);
+	send_many(c, 'c', 20);
+	bed_run(&b);
+	assert_int_equal(strlen(turns), 40);
+	for (size_t i = 0; i < 40; i += 2)
+		assert_int_not_equal(turns[i], turns[i + 1]);
+	close(c);
+	stop(&b, a);
+}
+
+/* Asks once and waits for the answer; says how many requests of others were served before it. */
+static size_t served_before(struct bed *b, int fd)
+{
+	size_t n = strlen(turns);
+
+	bed_text(b, fd, "GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+	return (size_t)(strchr(turns, 'x') - turns) - n;
+}
+
+static void one_that_asks_once_does_not_wait_behind_those_that_pipeline(void **state)
+{
+	enum { MANY = 12, EACH = 15 };
+	struct bed b;
+	int quiet = start(&b, in_turn), many[MANY];
+	size_t before;
+
+	memset(turns, 0, sizeof(turns));
+	for (int i = 0; i < MANY; i++) {
+		many[i] = bed_connect(&b);
+		send_many(many[i], 'm', EACH);
+	}
+	before = served_before(&b, quiet);
+	print_message("%zu of %d came first\n", before, MANY * EACH);
+	assert_true(before <= MANY + 8);
+	assert_int_equal(strlen(turns), MANY * EACH + 1);
+	for (int i = 0; i < MANY; i++)
+		close(many[i]);
+	stop(&b, quiet);
+}
+
+static void a_client_that_goes_while_it_waits_for_its_turn_is_forgotten(void **state)
+{
+	struct bed b;
+	int a = start(&b, in_turn), c = bed_connect(&b);
+
+	memset(turns, 0, sizeof(turns));
+	send_many(a, 'a', 100);
+	send_many(c, 'c', 100);
+	close(c); /* the server sees it when it has served one */
+	bed_run(&b);
+	assert_int_equal(count(turns, "a"), 100);
+	assert_true(count(turns, "c") <= 1);
+	send_many(a, 'a', 40);
+	http_server_free(b.server); /* with connections that wait */
+	loop_free(b.loop);
+	close(a);
+}
+
 static void heads_have_no_body_and_its_length(void **state)
 {
 	struct bed b;
@@ -863,6 +950,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_request_reaches_the_handler_as_it_was_sent),
 	    cmocka_unit_test(pipelined_requests_are_answered_in_order_one_by_one),
+	    cmocka_unit_test(connections_that_pipeline_take_turns),
+	    cmocka_unit_test(one_that_asks_once_does_not_wait_behind_those_that_pipeline),
+	    cmocka_unit_test(a_client_that_goes_while_it_waits_for_its_turn_is_forgotten),
 	    cmocka_unit_test(heads_have_no_body_and_its_length),
 	    cmocka_unit_test(a_204_has_neither_body_nor_length),
 	    cmocka_unit_test(connections_end_when_the_client_wants_it),
