@@ -45,6 +45,9 @@ struct route {
 	enum api_body body;
 	void (*run)(struct call *c);
 	bool sandbox; /* {id} is one of the caller's: c->sb is set, or it was answered with 404 */
+	/* The token may stand in the query: for WebSocket and EventSource of browsers, which send
+	 * no headers. Never where the answer is a guest's, whose page reads its own URL. */
+	bool token_in_url;
 	const char *tag, *summary;
 	const char *request, *reply; /* names of schemas in api/schemas.c, or NULL */
 	int status;                  /* of success */

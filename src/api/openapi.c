@@ -170,6 +170,9 @@ static json_t *operation(const struct route *r, const char *method)
 	json_object_set_new(op, "responses", responses(r));
 	if (r->scope == SCOPE_NONE)
 		json_object_set_new(op, "security", json_array());
+	else if (r->token_in_url)
+		json_object_set_new(op, "security",
+		                    json_pack("[{s:[]}, {s:[]}]", "bearer", "query"));
 	return op;
 }
 
@@ -214,13 +217,13 @@ json_t *api_openapi(void)
 	for (size_t i = 0; i < nschemas; i++)
 		json_object_set_new(all, schemas[i].name, schema_json(&schemas[i]));
 	return json_pack(
-	    "{s:s, s:{s:s, s:s, s:s}, s:[{s:[]}, {s:[]}], s:o, s:o, s:{s:o, s:{s:{s:s, s:o}},"
+	    "{s:s, s:{s:s, s:s, s:s}, s:[{s:[]}], s:o, s:o, s:{s:o, s:{s:{s:s, s:o}},"
 	    " s:{s:{s:s, s:s}, s:{s:s, s:s, s:s}}}}",
 	    "openapi", "3.1.0", "info", "title", "PandaStack", "version", PANDA_VERSION,
 	    "description",
 	    "Sandboxes with a kernel of their own: created in milliseconds, forked while they run.",
-	    "security", "bearer", "query", "tags", tags, "paths", paths, "components", "schemas",
-	    all, "responses", "Error", "description", "the request failed; the body says why",
-	    "content", content("Error"), "securitySchemes", "bearer", "type", "http", "scheme",
-	    "bearer", "query", "type", "apiKey", "in", "query", "name", "access_token");
+	    "security", "bearer", "tags", tags, "paths", paths, "components", "schemas", all,
+	    "responses", "Error", "description", "the request failed; the body says why", "content",
+	    content("Error"), "securitySchemes", "bearer", "type", "http", "scheme", "bearer",
+	    "query", "type", "apiKey", "in", "query", "name", "access_token");
 }

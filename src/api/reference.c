@@ -30,7 +30,8 @@ static const char head[] =
 static const char intro[] =
     "<h1>PandaStack API</h1><p>Every request carries <code>Authorization: Bearer pds_...</code> "
     "(or "
-    "<code>?access_token=</code> where headers cannot be set). Bodies are JSON unless said "
+    "<code>?access_token=</code> for WebSockets and event streams of browsers). Bodies are JSON "
+    "unless said "
     "otherwise; "
     "unknown fields are ignored. Times are RFC 3339, UTC. Errors have one shape, and "
     "<code>code</code> never changes:</p><pre>{\"error\": \"sandbox not found: ...\", \"code\": "

@@ -50,7 +50,9 @@ def test_browsers_may_ask(pandad):
 def test_a_token_comes_as_header_or_in_the_query(pandad):
     for word in "Bearer", "bearer", "BEARER":
         assert pandad.ask("GET", "/v1/me", token="", headers={"Authorization": f"{word} {pandad.key}"}).status == 200
-    assert pandad.ask("GET", f"/v1/me?access_token={pandad.key}", token="").status == 200
+    assert pandad.ask("GET", f"/v1/events?access_token={pandad.key}", token="").status == 200
+    a = pandad.ask("GET", f"/v1/me?access_token={pandad.key}", token="")
+    assert a.status == 401 and "event streams only" in a.json["detail"]
     a = pandad.ask("GET", "/v1/me", token="")
     assert a.json["detail"] == "missing bearer token" and a.headers["www-authenticate"] == "Bearer"
     assert pandad.ask("GET", "/v1/me", token="nonsense").json["detail"] == "invalid api token"

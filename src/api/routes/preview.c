@@ -181,15 +181,30 @@ static bool hides(const char *connection, const char *name)
 	return one_of(name, hop) || (connection && http_list_has(connection, name));
 }
 
-/* The query without our own token in it. */
+/* What a web server between us and others takes as an order: where to find the answer, or who asks.
+ * Neither guests nor clients give it orders. */
+static bool is_order(const char *name)
+{
+	static const char *const prefix[] = {"X-Accel-", "X-Sendfile", "X-Lighttpd-Send",
+	                                     "X-LiteSpeed-", "X-Reproxy-"};
+
+	for (size_t i = 0; i < ARRAY_LEN(prefix); i++)
+		if (strncasecmp(name, prefix[i], strlen(prefix[i])) == 0)
+			return true;
+	return false;
+}
+
+/* The query without a token of ours in it. */
 static void put_query(FILE *f, const char *query, bool ours)
 {
+	static const char key[] = "access_token=";
 	bool first = true;
 
 	while (*query) {
 		size_t n = strcspn(query, "&");
 
-		if (!ours || strncmp(query, "access_token=", 13) != 0) {
+		if (strncmp(query, key, sizeof(key) - 1) != 0 ||
+		    !(ours || strncmp(query + sizeof(key) - 1, "pds_", 4) == 0)) {
 			fprintf(f, "%c%.*s", first ? '?' : '&', (int)n, query);
 			first = false;
 		}
@@ -197,12 +212,18 @@ static void put_query(FILE *f, const char *query, bool ours)
 	}
 }
 
+/* Below our own paths, a page's URL names a sandbox or is a signed link; elsewhere it may hold
+ * one of our tokens. */
+static bool referer_tells(const char *value, bool ours)
+{
+	return ours || strstr(value, "access_token=pds_") || strstr(value, "/v1/p/");
+}
+
 /* The request as the guest gets it. NULL: no memory. */
 static char *request_head(struct proxy *x, const char *path, size_t *len)
 {
-	static const char *const drop[] = {"Expect",           "X-Forwarded-For",
-	                                   "X-Forwarded-Host", "X-Forwarded-Proto",
-	                                   "X-Fcs-Sandbox",    NULL};
+	static const char *const drop[] = {"Expect", "Forwarded", "X-Real-IP", "X-Fcs-Sandbox",
+	                                   NULL};
 	struct http_req *r = x->c->req;
 	const char *connection = http_header(r, "Connection"), *host = http_header(r, "Host");
 	const char *name, *value;
@@ -215,7 +236,9 @@ static char *request_head(struct proxy *x, const char *path, size_t *len)
 	put_query(f, http_query(r), x->ours);
 	fprintf(f, " HTTP/1.1\r\n");
 	for (size_t i = 0; http_header_at(r, i, &name, &value); i++)
-		if (!hides(connection, name) && !one_of(name, drop) &&
+		if (!hides(connection, name) && !one_of(name, drop) && !is_order(name) &&
+		    strncasecmp(name, "X-Forwarded-", 12) != 0 &&
+		    !(strcasecmp(name, "Referer") == 0 && referer_tells(value, x->ours)) &&
 		    !(x->ours && strcasecmp(name, "Authorization") == 0))
 			fprintf(f, "%s: %s\r\n", name, value);
 	fprintf(f, "X-Forwarded-For: %s\r\nX-Forwarded-Host: %s\r\nX-Forwarded-Proto: http%s\r\n",
@@ -305,7 +328,7 @@ static bool begin_tunnel(struct proxy *x, const struct http_head *h)
 
 	for (size_t i = 0; f && i < h->n; i++)
 		if (strcasecmp(h->field[i].name, "Upgrade") == 0 ||
-		    !hides(connection, h->field[i].name))
+		    (!hides(connection, h->field[i].name) && !is_order(h->field[i].name)))
 			fprintf(f, "%s: %s\r\n", h->field[i].name, h->field[i].value);
 	if (f && fclose(f) == 0) {
 		x->phase = TUNNEL;
@@ -338,6 +361,7 @@ static bool answer(struct proxy *x, const struct http_head *h)
 	                                     NULL};
 	struct http_req *r = x->c->req;
 	const char *connection = http_head_field(h, "Connection");
+	const char *type = http_head_field(h, "Content-Type");
 	int64_t length = -1;
 
 	if (h->status == 101 && x->upgrade)
@@ -348,8 +372,10 @@ static bool answer(struct proxy *x, const struct http_head *h)
 	}
 	for (size_t i = 0; i < h->n; i++)
 		if (!hides(connection, h->field[i].name) && !one_of(h->field[i].name, drop) &&
-		    !(x->ours && one_of(h->field[i].name, origin)))
+		    !is_order(h->field[i].name) && !(x->ours && one_of(h->field[i].name, origin)))
 			http_add_header(r, h->field[i].name, h->field[i].value);
+	if (type && strncasecmp(type, "text/event-stream", 17) == 0)
+		http_add_header(r, "X-Accel-Buffering", "no");
 	x->kind = h->body;
 	x->left = h->length;
 	if (h->body == HTTP_BODY_LENGTH)

@@ -127,6 +127,30 @@ static void a_service_answers_through_the_proxy(void **state)
 	assert_string_equal(header("Access-Control-Allow-Origin"), "");
 }
 
+/* A web server in front of pandad would send a file of its own, or stop collecting. */
+static void a_service_gives_no_orders_to_a_web_server_in_front(void **state)
+{
+	static const char *const orders[] = {"X-Accel-Redirect",     "X-Accel-Expires",
+	                                     "X-Sendfile",           "X-Sendfile2",
+	                                     "X-Lighttpd-Send-File", "X-LiteSpeed-Location",
+	                                     "x-reproxy-url"};
+	const char *id = sandbox_made(NULL);
+	char text[500];
+	int n = snprintf(text, sizeof(text), "HTTP/1.1 200 OK\r\nX-Own: yes\r\n");
+
+	for (size_t i = 0; i < ARRAY_LEN(orders); i++)
+		n += snprintf(text + n, sizeof(text) - (size_t)n, "%s: /etc/shadow\r\n", orders[i]);
+	snprintf(text + n, sizeof(text) - (size_t)n,
+	         "Content-Type: text/event-stream\r\nContent-Length: 2\r\n\r\nok");
+	serve(text);
+	good(200, NULL, "GET /v1/sandboxes/%s/proxy/80/", id);
+	assert_string_equal(header("X-Own"), "yes");
+	for (size_t i = 0; i < ARRAY_LEN(orders); i++)
+		assert_string_equal(header(orders[i]), "");
+	/* What streams is not to be collected: that is said for it. */
+	assert_string_equal(header("X-Accel-Buffering"), "no");
+}
+
 static void bodies_pass_in_each_of_their_forms(void **state)
 {
 	const char *id = sandbox_made(NULL);
@@ -162,6 +186,11 @@ static void the_service_hears_the_request_without_our_secrets(void **state)
 	with("X-Mine: a");
 	with("Cookie: c=d");
 	with("X-Forwarded-For: 6.6.6.6");
+	with("X-Forwarded-Prefix: /evil");
+	with("Forwarded: for=6.6.6.6");
+	with("X-Real-IP: 6.6.6.6");
+	with("X-Accel-Redirect: /etc");
+	with("Referer: http://panda/v1/sandboxes/x/proxy/80/?access_token=pds_0");
 	with("Connection: X-Local, close");
 	with("X-Local: b");
 	with("Host: front.example");
@@ -182,6 +211,9 @@ static void the_service_hears_the_request_without_our_secrets(void **state)
 	assert_true(heard(line));
 	assert_null(strstr(bed.body, "X-Local"));
 	assert_null(strstr(bed.body, "6.6.6.6"));
+	assert_null(strstr(bed.body, "evil"));
+	assert_null(strstr(bed.body, "X-Accel"));
+	assert_null(strstr(bed.body, "Referer"));
 	assert_null(strstr(bed.body, "pds_"));
 	assert_null(strcasestr(bed.body, "Authorization"));
 }
@@ -471,9 +503,11 @@ static void a_host_name_leads_to_a_port(void **state)
 	snprintf(line, sizeof(line), "Host: 80-%s.preview.example:443", id);
 	with("%s", line);
 	with("Authorization: theirs"); /* of the service: it is its own origin */
+	with("Referer: http://x.example/page");
 	as("");
-	good(200, NULL, "GET /x?access_token=theirs");
+	good(200, NULL, "GET /x?access_token=theirs&access_token=%s", bed.mine);
 	assert_int_equal(strncmp(bed.body, "GET /x?access_token=theirs HTTP/1.1", 35), 0);
+	assert_true(heard("Referer: http://x.example/page"));
 	assert_true(heard("Authorization: theirs"));
 	with("Host: 81-%s.preview.example", id);
 	as("");
@@ -605,6 +639,7 @@ int main(void)
 	    api_test(ports_are_declared_listed_and_forgotten),
 	    api_test(a_declaration_is_checked),
 	    api_test(a_service_answers_through_the_proxy),
+	    api_test(a_service_gives_no_orders_to_a_web_server_in_front),
 	    api_test(bodies_pass_in_each_of_their_forms),
 	    api_test(the_service_hears_the_request_without_our_secrets),
 	    api_test(bodies_of_requests_reach_the_service),
