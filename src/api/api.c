@@ -86,6 +86,8 @@ int api_new(struct host *h, const struct api_config *c, struct api **ret, struct
 	a->stats = calloc(nroutes + 1, sizeof(*a->stats));
 	a->preview_suffix = c->preview_suffix ? strdup(c->preview_suffix) : NULL;
 	a->public_url = c->public_url ? strdup(c->public_url) : NULL;
+	a->allowed_origins = c->allowed_origins ? strdup(c->allowed_origins) : NULL;
+	a->config.allowed_origins = a->allowed_origins;
 	a->config.preview_suffix = a->preview_suffix;
 	a->config.public_url = a->public_url;
 	r = a->stats ? 0 : err_set(e, ENOMEM, "no_memory", "no memory for the API");
@@ -112,6 +114,7 @@ void api_free(struct api *a)
 	free(a->audit.queue);
 	free(a->preview_suffix);
 	free(a->public_url);
+	free(a->allowed_origins);
 	free(a->openapi);
 	free(a->reference);
 	free(a->stats);
@@ -211,6 +214,12 @@ static void preflight(struct call *c)
 	call_empty(c, 204);
 }
 
+static bool needs_token(const struct call *c)
+{
+	return c->route->scope != SCOPE_NONE ||
+	       (c->route->run == meta_metrics && c->api->config.metrics_token);
+}
+
 static void dispatch(struct call *c)
 {
 	const char *method = http_method(c->req);
@@ -227,8 +236,9 @@ static void dispatch(struct call *c)
 		c->route = m.route;
 		memcpy(c->param, m.param, sizeof(c->param));
 	}
-	/* What a guest answers has headers of its own. */
-	if (r < 0 || (m.route->run != proxy_port && m.route->run != proxy_signed))
+	/* What a guest answers has headers of its own. What needs no token would tell any page that
+	 * a user visits which version runs here, and how busy it is. */
+	if (r < 0 || (m.route->run != proxy_port && m.route->scope != SCOPE_NONE))
 		cors(c->req);
 	if (r == -EPERM) {
 		http_add_header(c->req, "Allow", m.allow);
@@ -241,7 +251,7 @@ static void dispatch(struct call *c)
 		          "there is no such path; /docs lists those there are");
 	} else if (r < 0) {
 		call_fail(c, -r, "no_memory", "no memory");
-	} else if (c->route->scope != SCOPE_NONE && !auth_check(c)) {
+	} else if (needs_token(c) && !auth_check(c)) {
 		return; /* answered */
 	} else if (c->route->body == BODY_JSON && http_body_length(c->req) > API_JSON_MAX) {
 		call_fail(c, E2BIG, "too_large", "the body is longer than %d bytes", API_JSON_MAX);

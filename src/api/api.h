@@ -48,6 +48,7 @@ struct route {
 	/* The token may stand in the query: for WebSocket and EventSource of browsers, which send
 	 * no headers. Never where the answer is a guest's, whose page reads its own URL. */
 	bool token_in_url;
+	bool own_pages; /* with a token, too, not for web pages of other origins */
 	const char *tag, *summary;
 	const char *request, *reply; /* names of schemas in api/schemas.c, or NULL */
 	int status;                  /* of success */
@@ -148,6 +149,8 @@ struct api_config {
 	const char *public_url;          /* for links; NULL: from the request */
 	unsigned rate_per_s, rate_burst; /* per tenant; 0: no limit */
 	bool stub_auth;                  /* development: no token is admin of tenant "local" */
+	bool metrics_token;              /* /metrics needs a token */
+	const char *allowed_origins;     /* of web pages, with spaces; NULL: only our own */
 };
 
 int api_new(struct host *h, const struct api_config *c, struct api **ret, struct err *e);

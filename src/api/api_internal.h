@@ -94,6 +94,13 @@ const char *auth_bearer(const char *header);
 /* Takes one request of the tenant's. False: the next one is due in *retry_s. rate 0: no limit. */
 bool tenant_may_ask(struct tenant *t, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
                     unsigned *retry_s);
+/* Is this Host header a name of ours: of this machine's loopback, or that of public_url (may be
+ * NULL)? A name that a stranger's DNS leads to us is none. */
+bool host_is_ours(const char *host, const char *public_url);
+/* May a page of this origin ask with what its browser adds by itself? Origin NULL: it is no page's
+ * request. Ours are those of the Host header, of public_url and of allowed (either may be NULL). */
+bool origin_is_ours(const char *origin, const char *host, const char *public_url,
+                    const char *allowed);
 /* Who is it? Sets tenant, token, admin, quota. False: 401, 403 or 429 was answered. */
 bool auth_check(struct call *c);
 
@@ -130,7 +137,7 @@ void stats_note(struct api *a, const struct route *route, int status, uint64_t t
 struct api {
 	struct host *host;
 	struct api_config config;
-	char *preview_suffix, *public_url;
+	char *preview_suffix, *public_url, *allowed_origins;
 	unsigned char secret[API_SECRET];
 	struct token *tokens[TOKEN_BUCKETS];
 	struct tenant *tenants;

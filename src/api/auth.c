@@ -23,6 +23,94 @@ const char *auth_bearer(const char *header)
 	return *header ? header : NULL;
 }
 
+/* ---- where from ---- */
+
+/* Of "name:port" or "[::1]:port": the name. */
+static size_t name_length(const char *host)
+{
+	return *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
+}
+
+/* Behind "http://", or all of it when there is none. */
+static const char *behind_scheme(const char *url)
+{
+	const char *at = strstr(url, "://");
+
+	return at ? at + 3 : url;
+}
+
+static bool is_loopback(const char *name, size_t n)
+{
+	return (n == 9 && strncasecmp(name, "localhost", n) == 0) ||
+	       (n == 5 && memcmp(name, "[::1]", n) == 0) ||
+	       (n > 4 && memcmp(name, "127.", 4) == 0 && strspn(name, "0123456789.") == n);
+}
+
+bool host_is_ours(const char *host, const char *public_url)
+{
+	size_t n = host ? name_length(host) : 0;
+	const char *own = public_url ? behind_scheme(public_url) : "";
+
+	return n &&
+	       (is_loopback(host, n) || (n == name_length(own) && strncasecmp(host, own, n) == 0));
+}
+
+/* Up to the path, and a '/' at the end does not matter. */
+static bool same_origin(const char *a, const char *b, size_t n)
+{
+	size_t scheme = (size_t)(behind_scheme(b) - b);
+
+	n = MIN(n, scheme + strcspn(b + scheme, "/"));
+	return strlen(a) == n && strncasecmp(a, b, n) == 0;
+}
+
+bool origin_is_ours(const char *origin, const char *host, const char *public_url,
+                    const char *allowed)
+{
+	if (!origin)
+		return true;
+	if (host && strstr(origin, "://") && strcasecmp(behind_scheme(origin), host) == 0)
+		return true;
+	if (public_url && same_origin(origin, public_url, strlen(public_url)))
+		return true;
+	while (allowed && *allowed) {
+		size_t n = strcspn(allowed, " ");
+
+		if (n && same_origin(origin, allowed, n))
+			return true;
+		allowed += n + (allowed[n] == ' ');
+	}
+	return false;
+}
+
+/* Without a token a browser asks for every page it shows. False: answered. */
+static bool asked_from_here(struct call *c, bool stub)
+{
+	const struct api_config *config = &c->api->config;
+	const char *host = http_header(c->req, "Host");
+
+	if (stub && !host_is_ours(host, config->public_url)) {
+		call_fail(
+		    c, EPERM, "forbidden",
+		    "with stub_auth, '%.80s' is no name of this server: use localhost, or set "
+		    "public_url",
+		    host ? host : "");
+		return false;
+	}
+	if ((stub || c->route->own_pages) &&
+	    !origin_is_ours(http_header(c->req, "Origin"), host, config->public_url,
+	                    config->allowed_origins)) {
+		call_fail(c, EPERM, "forbidden",
+		          "this is not for pages of '%.80s': the key allowed_origins names pages "
+		          "that may ask",
+		          http_header(c->req, "Origin"));
+		return false;
+	}
+	return true;
+}
+
+/* ---- who ---- */
+
 static void unauthorized(struct call *c, const char *detail)
 {
 	http_add_header(c->req, "WWW-Authenticate", "Bearer");
@@ -92,6 +180,8 @@ bool auth_check(struct call *c)
 		call_nomem(c);
 		return false;
 	}
+	if (!asked_from_here(c, !t))
+		return false;
 	snprintf(c->tenant, sizeof(c->tenant), "%s", tenant->name);
 	ok = tenant_may_ask(tenant, rate, burst, loop_now_ms(c->host->loop), &retry_s);
 	if (!ok) {

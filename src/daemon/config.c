@@ -119,8 +119,13 @@ static const struct key {
     {"log", LOG, offsetof(struct config, log), 0, "info", 0, 0,
      "words with commas between them: error, warn, info (life events) or debug (requests and "
      "operations, too); ROOM=LEVEL for one directory of src/; sandbox=ID for one sandbox"},
+    {"metrics_token", MEMBER(api.metrics_token), "no", 0, 0,
+     "yes: /metrics needs a token, as all else does; no: who reaches this server reads it"},
+    {"allowed_origins", MEMBER(api.allowed_origins), NULL, 0, 0,
+     "web pages, as https://app.example with spaces between them, that may use MCP and stub_auth "
+     "as this server's own pages do"},
     {"stub_auth", MEMBER(api.stub_auth), "no", 0, 0,
-     "yes, for development: a request without a token is taken as an admin's"},
+     "yes, for development: a request from this host without a token is taken as an admin's"},
     {"weak_jail", MEMBER(weak_jail), "no", 0, 0,
      "yes, for development: machines start even if this host lacks parts of the jail (panda "
      "doctor)"},

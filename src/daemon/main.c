@@ -96,7 +96,18 @@ static int listen_unix(const char *path, int *ret, struct err *e)
 	return 0;
 }
 
-static int listen_tcp(const char *where, int *ret, struct err *e)
+static bool is_loopback(const struct sockaddr *a)
+{
+	const struct sockaddr_in *v4 = (const struct sockaddr_in *)a;
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)a;
+
+	if (a->sa_family == AF_INET)
+		return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+	return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+/* private: who else reaches the host must not reach us. */
+static int listen_tcp(const char *where, bool private, int *ret, struct err *e)
 {
 	struct addrinfo hint = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV,
 	                        .ai_socktype = SOCK_STREAM};
@@ -118,6 +129,13 @@ static int listen_tcp(const char *where, int *ret, struct err *e)
 	if (r != 0)
 		return err_set(e, EINVAL, "bad_config", "listen: '%.60s': %s", where,
 		               gai_strerror(r));
+	if (private && !is_loopback(ai->ai_addr)) {
+		freeaddrinfo(ai);
+		return err_set(e, EINVAL, "bad_config",
+		               "listen: with stub_auth everyone who reaches %s is an admin: listen "
+		               "on 127.0.0.1 or unix:/path, or set stub_auth = no",
+		               where);
+	}
 	fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd >= 0)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -142,14 +160,17 @@ static int listen_all(struct daemon *d, struct err *e)
 	for (size_t i = 0; i < n; i++) {
 		int fd = -1, r;
 
-		r = !strncmp(list[i], "unix:", 5) ? listen_unix(list[i] + 5, &fd, e)
-		                                  : listen_tcp(list[i], &fd, e);
+		r = !strncmp(list[i], "unix:", 5)
+		        ? listen_unix(list[i] + 5, &fd, e)
+		        : listen_tcp(list[i], d->config.api.stub_auth, &fd, e);
 		if (r == 0 && http_server_listen(d->server, fd) < 0)
 			r = err_nomem(e);
 		if (r < 0)
 			return r;
 		log_info("listening address=%s", list[i]);
 	}
+	if (d->config.api.stub_auth)
+		log_warn("stub_auth is on: every program of this host is an admin without a token");
 	return 0;
 }
 

@@ -43,8 +43,25 @@ def test_browsers_may_ask(pandad):
     assert a.headers["access-control-allow-origin"] == "*" and a.headers["access-control-max-age"] == "600"
     assert {"GET", "POST", "PUT", "PATCH", "DELETE"} <= set(a.headers["access-control-allow-methods"].split(", "))
     assert "Authorization" in a.headers["access-control-allow-headers"]
-    for path, token in ("/v1/sandboxes", None), ("/v1/sandboxes", ""), ("/nope", None), ("/healthz", ""):
+    for path, token in ("/v1/sandboxes", None), ("/v1/sandboxes", ""), ("/nope", None):
         assert pandad.ask("GET", path, token=token).headers["access-control-allow-origin"] == "*"
+    for path in "/healthz", "/version", "/metrics":  # any site a user visits would see them
+        assert "access-control-allow-origin" not in pandad.ask("GET", path, token="").headers
+
+
+def test_without_tokens_only_this_host_is_let_in(new_pandad):
+    p = new_pandad(stub_auth="yes")
+    for host, origin, status in ((f"localhost:{p.port}", None, 200), (f"127.0.0.1:{p.port}", f"http://127.0.0.1:{p.port}", 200),
+                                 (f"rebound.example:{p.port}", None, 403), (f"localhost:{p.port}", "https://evil.example", 403),
+                                 (f"localhost:{p.port}", "null", 403)):
+        headers = {"Host": host} | ({"Origin": origin} if origin else {})
+        assert p.ask("GET", "/v1/me", token="", headers=headers).status == status, (host, origin)
+    p.stop()
+    p.config["listen"] = f"0.0.0.0:{p.port}"
+    p.start(wait=False)
+    assert p.ended() == 1 and "with stub_auth everyone who reaches" in p.tail()
+    p.config["listen"] = f"127.0.0.1:{p.port}"
+    p.start()
 
 
 def test_a_token_comes_as_header_or_in_the_query(pandad):
@@ -291,7 +308,7 @@ def test_quotas_hold_for_the_tenant(pandad):
 
 def at_once(p, n, method, path, token="", body=""):
     """The answers to n requests that are sent in one piece: however busy the host is, they come in the same moment."""
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     head += f"Authorization: Bearer {token}\r\n" if token else ""
     found = []
     with socket.create_connection(("127.0.0.1", p.port), timeout=180) as s, s.makefile("rb") as f:

@@ -97,6 +97,49 @@ static void a_refusal_says_in_how_many_full_seconds(void **state)
 	assert_true(tenant_may_ask(&t, 25, 50, 1000040, &retry));
 }
 
+static void names_of_this_server_are_loopback_and_the_public_one(void **state)
+{
+	static const char *const ours[] = {"localhost",    "LocalHost:8080", "127.0.0.1:8080",
+	                                   "127.1.2.3",    "[::1]:8080",     "panda.example:443",
+	                                   "PANDA.example"};
+	static const char *const foreign[] = {"",
+	                                      "evil.example",
+	                                      "localhost.evil.example",
+	                                      "8000-x.localhost",
+	                                      "127.0.0.1.evil.example",
+	                                      "127.evil",
+	                                      "panda.example.evil",
+	                                      "[::2]",
+	                                      "10.0.0.1"};
+
+	for (size_t i = 0; i < ARRAY_LEN(ours); i++)
+		assert_true(host_is_ours(ours[i], "https://panda.example:8443/"));
+	for (size_t i = 0; i < ARRAY_LEN(foreign); i++)
+		assert_false(host_is_ours(foreign[i], "https://panda.example"));
+	assert_false(host_is_ours(NULL, NULL));
+	assert_false(host_is_ours("panda.example", NULL));
+	assert_false(host_is_ours("", ""));
+}
+
+static void pages_of_other_origins_are_not_ours(void **state)
+{
+	static const char url[] = "https://panda.example/";
+	static const char list[] = "https://app.example  http://localhost:6274";
+
+	assert_true(origin_is_ours(NULL, "x", NULL, NULL));
+	assert_true(origin_is_ours("http://localhost:8080", "localhost:8080", NULL, NULL));
+	assert_true(origin_is_ours("https://panda.example", "localhost", url, NULL));
+	assert_true(origin_is_ours("https://APP.example", "localhost", url, list));
+	assert_true(origin_is_ours("http://localhost:6274", "localhost:8080", NULL, list));
+	assert_false(origin_is_ours("null", "null", NULL, NULL));
+	assert_false(origin_is_ours("", "", NULL, ""));
+	assert_false(origin_is_ours("http://localhost:8081", "localhost:8080", NULL, list));
+	assert_false(origin_is_ours("http://panda.example", "localhost", url, list));
+	assert_false(origin_is_ours("https://panda.example.evil", "localhost", url, list));
+	assert_false(origin_is_ours("https://app.exam", "localhost", url, list));
+	assert_false(origin_is_ours("http://8000-x.localhost:8080", "localhost:8080", NULL, NULL));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -107,6 +150,8 @@ int main(void)
 	    cmocka_unit_test(tenant_names_are_plain),
 	    cmocka_unit_test(no_rate_is_no_limit_and_no_burst_is_one),
 	    cmocka_unit_test(a_refusal_says_in_how_many_full_seconds),
+	    cmocka_unit_test(names_of_this_server_are_loopback_and_the_public_one),
+	    cmocka_unit_test(pages_of_other_origins_are_not_ours),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,6 +71,28 @@ static void an_agent_introduces_itself(void **state)
 	has("{'id':2,'result':{}}");
 }
 
+static void pages_of_other_origins_are_no_agents(void **state)
+{
+	static const char ping[] = "{'jsonrpc':'2.0','id':1,'method':'ping'}";
+	const char *id = sandbox_made(NULL);
+
+	with("Origin: https://evil.example");
+	bad(403, "forbidden", "allowed_origins", ping, "POST /mcp");
+	with("Origin: null");
+	bad(403, "forbidden", "allowed_origins", ping, "POST /v1/sandboxes/%s/mcp", id);
+	with("Host: localhost:8080");
+	with("Origin: http://localhost:8080");
+	good(200, ping, "POST /mcp");
+	bed_api_close();
+	bed.config.public_url = "https://panda.example";
+	bed.config.allowed_origins = "http://localhost:6274 https://app.example";
+	bed_api_open();
+	with("Origin: https://app.example");
+	good(200, ping, "POST /mcp");
+	with("Origin: https://panda.example");
+	good(200, ping, "POST /v1/sandboxes/%s/mcp", id);
+}
+
 static void messages_that_want_no_answer_get_none(void **state)
 {
 	static const char *const quiet[] = {"{'method':'notifications/initialized'}",
@@ -351,6 +373,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    api_test(an_agent_introduces_itself),
+	    api_test(pages_of_other_origins_are_no_agents),
 	    api_test(messages_that_want_no_answer_get_none),
 	    api_test(messages_that_are_none_are_errors_of_the_protocol),
 	    api_test(a_message_may_have_a_mebibyte),

@@ -221,6 +221,27 @@ static void a_browser_may_ask_first(void **state)
 	}
 }
 
+static void what_needs_no_token_is_not_for_other_pages(void **state)
+{
+	static const char *const paths[] = {"/healthz", "/version", "/metrics", "/openapi.json",
+	                                    "/docs"};
+
+	for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+		as("");
+		with("Origin: https://example.com");
+		good(200, NULL, "GET %s", paths[i]);
+		assert_string_equal(header("Access-Control-Allow-Origin"), "");
+	}
+	bed_api_close();
+	bed.config.metrics_token = true;
+	bed_api_open();
+	as("");
+	bad(401, "unauthorized", "", NULL, "GET /metrics");
+	good(200, NULL, "GET /metrics");
+	as("");
+	good(200, NULL, "GET /healthz");
+}
+
 static void a_decent_request_id_is_the_clients(void **state)
 {
 	with("X-Request-Id: mine-17");
@@ -312,6 +333,7 @@ int main(void)
 	    api_test(a_blank_body_is_an_empty_object),
 	    api_test(paths_that_are_none_are_404),
 	    api_test(a_browser_may_ask_first),
+	    api_test(what_needs_no_token_is_not_for_other_pages),
 	    api_test(a_decent_request_id_is_the_clients),
 	    api_test(a_token_may_stand_in_the_query_of_a_stream_alone),
 	    api_test(what_is_no_http_is_answered_in_our_words),

@@ -216,10 +216,33 @@ static void without_tokens_everyone_is_an_admin_of_local_only_when_asked_for(voi
 	bed.config.stub_auth = true;
 	bed_api_open();
 	as("");
+	with("Host: localhost");
 	good(200, NULL, "GET /v1/me");
 	has("{'tenant':'local','auth_method':'stub','scopes':['admin','sandbox']}");
 	as("");
+	with("Host: 127.0.0.1:8080");
+	with("Origin: http://127.0.0.1:8080");
 	good(200, "{'tenant':'x'}", "POST /v1/me/tokens");
+	/* A page that a user visits is not the user: neither by its own name that leads here, nor
+	 * by ours, nor the page of a guest. */
+	as("");
+	with("Host: rebound.example:8080");
+	bad(403, "forbidden", "no name of this server", NULL, "GET /v1/me");
+	as("");
+	with("Host: localhost:8080");
+	with("Origin: https://evil.example");
+	bad(403, "forbidden", "allowed_origins", "{'tenant':'y'}", "POST /v1/me/tokens");
+	as("");
+	with("Host: localhost:8080");
+	with("Origin: null");
+	bad(403, "forbidden", "allowed_origins", "{'tenant':'y'}", "POST /v1/me/tokens");
+	as("");
+	with("Host: localhost:8080");
+	with("Origin: http://8000-x.localhost:8080");
+	bad(403, "forbidden", "allowed_origins", "{'tenant':'y'}", "POST /v1/me/tokens");
+	/* With a token it is asked for by a program that was given it. */
+	with("Origin: https://evil.example");
+	good(200, NULL, "GET /v1/me");
 	/* But a token that is none is none. */
 	as("pds_00000000000000000000000000000000");
 	bad(401, "unauthorized", "", NULL, "GET /v1/me");
