@@ -9,6 +9,7 @@
 
 #include "api/api_internal.h"
 #include "api/json_in.h"
+#include "api/logins.h"
 #include "api/routes/routes.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -84,13 +85,16 @@ int api_new(struct host *h, const struct api_config *c, struct api **ret, struct
 	a->config = *c;
 	a->started_ms = mono_ms();
 	a->stats = calloc(nroutes + 1, sizeof(*a->stats));
+	a->logins = calloc(1, sizeof(*a->logins));
 	a->preview_suffix = c->preview_suffix ? strdup(c->preview_suffix) : NULL;
 	a->public_url = c->public_url ? strdup(c->public_url) : NULL;
 	a->allowed_origins = c->allowed_origins ? strdup(c->allowed_origins) : NULL;
 	a->config.allowed_origins = a->allowed_origins;
 	a->config.preview_suffix = a->preview_suffix;
 	a->config.public_url = a->public_url;
-	r = a->stats ? 0 : err_set(e, ENOMEM, "no_memory", "no memory for the API");
+	r = a->stats && a->logins ? 0 : err_set(e, ENOMEM, "no_memory", "no memory for the API");
+	if (r == 0)
+		r = logins_open(a->logins, c->failed_logins_per_minute, e);
 	if (r == 0)
 		r = tokens_open(a, e);
 	if (r == 0)
@@ -118,6 +122,7 @@ void api_free(struct api *a)
 	free(a->openapi);
 	free(a->reference);
 	free(a->stats);
+	free(a->logins);
 	free(a);
 }
 

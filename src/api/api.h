@@ -145,12 +145,13 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb);
 json_t *json_time(uint64_t wall_ms); /* RFC 3339, UTC, ms */
 
 struct api_config {
-	const char *preview_suffix;      /* NULL: no preview host names */
-	const char *public_url;          /* for links; NULL: from the request */
-	unsigned rate_per_s, rate_burst; /* per tenant; 0: no limit */
-	bool stub_auth;                  /* development: no token is admin of tenant "local" */
-	bool metrics_token;              /* /metrics needs a token */
-	const char *allowed_origins;     /* of web pages, with spaces; NULL: only our own */
+	const char *preview_suffix;        /* NULL: no preview host names */
+	const char *public_url;            /* for links; NULL: from the request */
+	unsigned rate_per_s, rate_burst;   /* per tenant; 0: no limit */
+	unsigned failed_logins_per_minute; /* per address; 0: no limit */
+	bool stub_auth;                    /* development: no token is admin of tenant "local" */
+	bool metrics_token;                /* /metrics needs a token */
+	const char *allowed_origins;       /* of web pages, with spaces; NULL: only our own */
 };
 
 int api_new(struct host *h, const struct api_config *c, struct api **ret, struct err *e);

@@ -88,6 +88,8 @@ json_t *quota_json(const struct quota *q, unsigned rate_per_s);
 
 /* ---- auth.c ---- */
 
+struct logins;
+
 /* The token of an Authorization header ("bearer  pds_..."), or NULL when it has none. Points into
  * it. */
 const char *auth_bearer(const char *header);
@@ -142,6 +144,7 @@ struct api {
 	struct token *tokens[TOKEN_BUCKETS];
 	struct tenant *tenants;
 	struct audit audit;
+	struct logins *logins;
 	struct call *endless;
 	struct route_stats *stats; /* nroutes, and one for what matched none */
 	char *openapi, *reference;

@@ -6,6 +6,7 @@
 
 #include "api/api.h"
 #include "api/api_internal.h"
+#include "api/logins.h"
 #include "base/bucket.h"
 #include "base/cleanup.h"
 #include "base/loop.h"
@@ -119,6 +120,23 @@ static void unauthorized(struct call *c, const char *detail)
 	                    "code", "unauthorized", "request_id", c->request_id));
 }
 
+static void retry_after(struct call *c, unsigned s)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%u", s);
+	http_add_header(c->req, "Retry-After", text);
+}
+
+static void failed_too_often(struct call *c, unsigned retry_s)
+{
+	retry_after(c, retry_s);
+	call_fail(c, EAGAIN, "rate_limited",
+	          "more than %u requests per minute from your address had no valid token: check "
+	          "the token, then try again in %u s",
+	          c->api->config.failed_logins_per_minute, retry_s);
+}
+
 /* *detail stays NULL when the request has none. */
 static struct token *token_of(struct call *c, const char **detail)
 {
@@ -155,12 +173,20 @@ bool auth_check(struct call *c)
 {
 	const struct api_config *config = &c->api->config;
 	struct tenant *tenant;
-	const char *detail = NULL;
-	struct token *t = token_of(c, &detail);
+	const uint8_t *peer = http_peer_key(c->req);
+	uint64_t now_ms = loop_now_ms(c->host->loop);
 	unsigned rate = config->rate_per_s, burst = config->rate_burst, retry_s = 1;
+	const char *detail = NULL;
+	struct token *t;
 	bool ok = true;
 
+	if (!login_begins(c->api->logins, peer, now_ms, &retry_s)) {
+		failed_too_often(c, retry_s);
+		return false;
+	}
+	t = token_of(c, &detail);
 	if (t) {
+		login_worked(c->api->logins, peer, now_ms);
 		tenant = t->tenant;
 		memcpy(c->token, t->prefix, sizeof(t->prefix));
 		c->admin = t->admin;
@@ -173,7 +199,10 @@ bool auth_check(struct call *c)
 		tenant = tenant_of(c->api, "local");
 		c->admin = true;
 	} else {
-		unauthorized(c, detail ? detail : "missing bearer token");
+		if (login_failed(c->api->logins, peer, now_ms, &retry_s))
+			unauthorized(c, detail ? detail : "missing bearer token");
+		else
+			failed_too_often(c, retry_s);
 		return false;
 	}
 	if (!tenant) {
@@ -183,12 +212,9 @@ bool auth_check(struct call *c)
 	if (!asked_from_here(c, !t))
 		return false;
 	snprintf(c->tenant, sizeof(c->tenant), "%s", tenant->name);
-	ok = tenant_may_ask(tenant, rate, burst, loop_now_ms(c->host->loop), &retry_s);
+	ok = tenant_may_ask(tenant, rate, burst, now_ms, &retry_s);
 	if (!ok) {
-		char text[16];
-
-		snprintf(text, sizeof(text), "%u", retry_s);
-		http_add_header(c->req, "Retry-After", text);
+		retry_after(c, retry_s);
 		call_fail(c, EAGAIN, "rate_limited",
 		          "more than %u requests per second: try again in %u s", rate, retry_s);
 	} else if (c->route->scope == SCOPE_ADMIN && !c->admin) {

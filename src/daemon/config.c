@@ -116,6 +116,15 @@ static const struct key {
      "requests that one tenant may make in a second; 0: no limit"},
     {"rate_burst", MEMBER(api.rate_burst), "0", 0, 1 << 24,
      "requests that one tenant may make in one burst; 0: one"},
+    {"connections_per_address", MEMBER(http.conns_per_addr_max), "2048", 0, 1 << 20,
+     "connections that one address may have open at once (64 bits of IPv6 are one address); 0: no "
+     "limit"},
+    {"failed_logins_per_minute", MEMBER(api.failed_logins_per_minute), "60", 0, 1 << 20,
+     "requests without a valid token that one address may make in a minute, before the next one is "
+     "refused with status 429; 0: no limit"},
+    {"proxies", MEMBER(http.proxies), "127.0.0.0/8 ::1", 0, 0,
+     "addresses and ranges of reverse proxies, with spaces between them: limits per address do not "
+     "count what comes from there, or from a unix socket"},
     {"log", LOG, offsetof(struct config, log), 0, "info", 0, 0,
      "words with commas between them: error, warn, info (life events) or debug (requests and "
      "operations, too); ROOM=LEVEL for one directory of src/; sandbox=ID for one sandbox"},

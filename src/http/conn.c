@@ -51,6 +51,7 @@ int conn_new(struct http_server *s, int fd, const char *peer, struct addr *a,
 		c->next->prev = &c->next;
 	s->conns = c;
 	s->n++;
+	server_idle(c);
 	*ret = c;
 	return 0;
 }
@@ -67,6 +68,7 @@ void conn_kill(struct http_conn *c)
 	loop_timer_clear(s->loop, &c->timer);
 	loop_defer_cancel(s->loop, &c->kick);
 	server_leave_turns(c);
+	server_busy(c);
 	if (c->reset)
 		setsockopt(c->io.fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1},
 		           sizeof(struct linger));
@@ -314,6 +316,7 @@ static bool start_request(struct http_conn *c, size_t n)
 	c->keep = h.keep_alive;
 	c->state = CONN_REQUEST;
 	c->served = true;
+	server_busy(c);
 	c->s->conf.handler(c->s->conf.arg, c->req);
 	return true;
 }
@@ -500,6 +503,14 @@ static bool step(struct http_conn *c)
 
 /* ---- waiting ---- */
 
+static void settle_idle(struct http_conn *c)
+{
+	if (c->state == CONN_HEAD && c->in_off == c->in_len)
+		server_idle(c);
+	else
+		server_busy(c);
+}
+
 static bool wants_in(const struct http_conn *c)
 {
 	switch (c->state) {
@@ -613,6 +624,7 @@ void conn_run(struct http_conn *c)
 	}
 	c->running = false;
 	if (!c->dead) {
+		settle_idle(c);
 		settle_buffer(c);
 		if (settle_events(c) < 0 || settle_deadline(c) < 0)
 			c->dead = true;

@@ -177,6 +177,19 @@ const char *http_peer(const struct http_req *r)
 	return r->c->peer;
 }
 
+const uint8_t *http_peer_key(const struct http_req *r)
+{
+	return r->c->addr->counted ? r->c->addr->key : NULL;
+}
+
+struct http_stats http_server_stats(const struct http_req *r)
+{
+	struct http_stats s = r->c->s->stats;
+
+	s.conns = r->c->s->n;
+	return s;
+}
+
 bool http_is_tls(const struct http_req *r)
 {
 	return r->c->ssl;

@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/loop.h"
+#include "http/address.h"
 #include "http/server_internal.h"
 
 enum {
@@ -21,56 +22,41 @@ enum {
 
 /* ---- addresses ---- */
 
-/* Whom we count as one: an IPv4 address, or the 64 bits of IPv6 that one customer gets. */
-static bool addr_key(const struct sockaddr_storage *sa, uint8_t key[16])
-{
-	memset(key, 0, 16);
-	if (sa->ss_family == AF_INET) {
-		memcpy(key + 12, &((const struct sockaddr_in *)sa)->sin_addr, 4);
-		key[10] = key[11] = 0xff;
-		return true;
-	}
-	if (sa->ss_family == AF_INET6) {
-		const struct in6_addr *a = &((const struct sockaddr_in6 *)sa)->sin6_addr;
-
-		memcpy(key, a, IN6_IS_ADDR_V4MAPPED(a) ? 16 : 8);
-		return true;
-	}
-	return false;
-}
-
-static struct addr **addr_bucket(struct http_server *s, const uint8_t key[16])
+static struct addr **addr_bucket(struct http_server *s, const uint8_t key[ADDRESS])
 {
 	uint32_t h = 2166136261u;
 
-	for (int i = 0; i < 16; i++)
+	for (int i = 0; i < ADDRESS; i++)
 		h = (h ^ key[i]) * 16777619u;
 	return &s->addrs[h % ADDR_BUCKETS];
 }
 
-/* One more from there. -EBUSY over the cap. *ret stays NULL when there is no cap. */
+/* Whose it is. -EBUSY: they have as many as they may. */
 static int addr_take(struct http_server *s, const struct sockaddr_storage *sa, struct addr **ret)
 {
+	uint8_t key[ADDRESS] = {0};
+	bool has = address_of(sa, key), counted = has && !address_in(key, s->proxies, s->nproxies);
 	struct addr **bucket, *a;
-	uint8_t key[16];
 
-	if (!s->addrs || !addr_key(sa, key))
-		return 0;
+	if (has)
+		address_group(key);
 	bucket = addr_bucket(s, key);
-	for (a = *bucket; a && memcmp(a->key, key, 16) != 0; a = a->next)
-		;
+	for (a = *bucket; a && (memcmp(a->key, key, ADDRESS) != 0 || a->counted != counted);)
+		a = a->next;
 	if (!a) {
 		a = calloc(1, sizeof(*a));
 		if (!a)
 			return -ENOMEM;
-		memcpy(a->key, key, 16);
+		memcpy(a->key, key, ADDRESS);
+		a->counted = counted;
+		a->idle_tail = &a->idle;
 		a->next = *bucket;
 		*bucket = a;
 	}
-	if (a->conns == s->conf.conns_per_addr_max)
-		return -EBUSY;
-	a->conns++;
+	a->refs++;
 	*ret = a;
+	if (counted && s->conf.conns_per_addr_max && a->conns == s->conf.conns_per_addr_max)
+		return -EBUSY;
 	return 0;
 }
 
@@ -78,7 +64,7 @@ static void addr_put(struct http_server *s, struct addr *a)
 {
 	struct addr **p;
 
-	if (!a || --a->conns)
+	if (--a->refs)
 		return;
 	for (p = addr_bucket(s, a->key); *p != a; p = &(*p)->next)
 		;
@@ -110,6 +96,7 @@ void server_wait_turn(struct http_conn *c)
 
 	if (c->turn_prev)
 		return;
+	s->stats.waited++;
 	c->turn_next = NULL;
 	c->turn_prev = s->turns_tail;
 	*s->turns_tail = c;
@@ -145,35 +132,83 @@ static void on_turn(void *arg)
 
 /* ---- accepting ---- */
 
+void server_idle(struct http_conn *c)
+{
+	struct addr *a = c->addr;
+
+	if (c->idle_prev)
+		return;
+	c->idle_next = NULL;
+	c->idle_prev = a->idle_tail;
+	*a->idle_tail = c;
+	a->idle_tail = &c->idle_next;
+}
+
+void server_busy(struct http_conn *c)
+{
+	if (!c->idle_prev)
+		return;
+	*c->idle_prev = c->idle_next;
+	if (c->idle_next)
+		c->idle_next->idle_prev = c->idle_prev;
+	else
+		c->addr->idle_tail = c->idle_prev;
+	c->idle_prev = NULL;
+}
+
+/* All places are taken: whoever has most of them gives one that it does not use. */
+static bool make_place(struct http_server *s)
+{
+	struct addr *most = NULL;
+
+	for (size_t i = 0; i < ADDR_BUCKETS; i++)
+		for (struct addr *a = s->addrs[i]; a; a = a->next)
+			if (a->idle && (!most || a->conns > most->conns))
+				most = a;
+	if (!most)
+		return false;
+	s->stats.closed_idle++;
+	conn_kill(most->idle);
+	return true;
+}
+
+static void refuse(struct http_conn *c, bool full)
+{
+	c->refused = true;
+	c->s->refused++;
+	server_busy(c);
+	conn_refuse(c, 503, "too_many_connections",
+	            full ? "this server has as many connections as it takes; try again later"
+	                 : "too many connections from your address; close some");
+	conn_run(c);
+}
+
 static void take_conn(struct http_server *s, int fd, const struct sockaddr_storage *sa)
 {
 	char peer[INET6_ADDRSTRLEN];
 	struct http_conn *c;
 	struct addr *a = NULL;
-	bool full = s->n - s->refused >= s->conf.conns_max;
-	int r = full ? -EBUSY : addr_take(s, sa, &a);
+	int r = addr_take(s, sa, &a);
+	bool full = r == 0 && s->n - s->refused >= s->conf.conns_max && !make_place(s);
+	bool no = r == -EBUSY || full;
 
-	if ((r < 0 && r != -EBUSY) || (r == -EBUSY && s->refused >= REFUSED_MAX)) {
+	if (r == -ENOMEM) {
 		close(fd);
 		return;
 	}
+	s->stats.refused += no;
 	if (sa->ss_family != AF_UNIX)
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
 	peer_name(sa, peer, sizeof(peer));
-	if (conn_new(s, fd, peer, a, &c) < 0) {
+	if ((no && s->refused >= REFUSED_MAX) || conn_new(s, fd, peer, a, &c) < 0) {
 		addr_put(s, a);
 		close(fd);
 		return;
 	}
-	if (r == -EBUSY) {
-		c->refused = true;
-		s->refused++;
-		conn_refuse(c, 503, "too_many_connections",
-		            full
-		                ? "this server has as many connections as it takes; try again later"
-		                : "too many connections from your address; close some");
-		conn_run(c);
-	}
+	if (no)
+		refuse(c, full);
+	else
+		a->conns++;
 }
 
 static void listeners_watch(struct http_server *s, uint32_t events)
@@ -259,11 +294,12 @@ int http_server_new(struct loop *l, const struct http_config *c, struct http_ser
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	r = transport_config(s, e);
 	s->conf.tls_cert = s->conf.tls_key = NULL; /* the caller's; they are read */
-	if (r == 0 && c->conns_per_addr_max) {
-		s->addrs = calloc(ADDR_BUCKETS, sizeof(struct addr *));
-		if (!s->addrs)
-			r = err_set(e, ENOMEM, "no_memory", "no memory for the HTTP server");
-	}
+	if (r == 0 && c->proxies)
+		r = address_ranges_parse(c->proxies, s->proxies, &s->nproxies, e);
+	s->conf.proxies = NULL;
+	s->addrs = calloc(ADDR_BUCKETS, sizeof(struct addr *));
+	if (r == 0 && !s->addrs)
+		r = err_set(e, ENOMEM, "no_memory", "no memory for the HTTP server");
 	if (r < 0) {
 		http_server_free(s);
 		return r;
@@ -313,6 +349,7 @@ static void on_drained(void *arg)
 
 void server_conn_gone(struct http_server *s, struct addr *a, bool refused)
 {
+	a->conns -= !refused;
 	addr_put(s, a);
 	s->refused -= refused;
 	if (s->draining && !s->n && s->drained)

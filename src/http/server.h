@@ -28,9 +28,12 @@ struct http_server;
 struct http_req;
 
 struct http_config {
-	unsigned conns_max, conns_per_addr_max; /* 0: 4096; unlimited */
-	unsigned head_ms;                       /* the whole head must be here by then. 0: 10 s */
-	unsigned idle_ms;       /* between requests. 0: 75 s (clients drop theirs after 4 s) */
+	/* When all of conns_max are there, a new one takes the place of an idle one, of the address
+	 * that has most. An address is one of IPv4, or 64 bits of IPv6. 0: 4096; unlimited */
+	unsigned conns_max, conns_per_addr_max;
+	const char *proxies; /* addresses and ranges that are not limited; unix sockets never are */
+	unsigned head_ms;    /* the whole head must be here by then. 0: 10 s */
+	unsigned idle_ms;    /* between requests. 0: 75 s (clients drop theirs after 4 s) */
 	unsigned body_min_rate; /* bytes/s a wanted body must come with, over any 10 s. 0: 256 */
 	unsigned stall_ms;      /* a reader that takes nothing for so long is cut. 0: 30 s */
 	const char *tls_cert, *tls_key; /* PEM files; both or none */
@@ -64,6 +67,13 @@ void http_server_free(struct http_server *s);
 
 unsigned http_server_conns(const struct http_server *s);
 
+struct http_stats {
+	unsigned conns;       /* now */
+	uint64_t refused;     /* connections, for want of a place */
+	uint64_t closed_idle; /* to make a place for another */
+	uint64_t waited;      /* requests, behind others of their connection */
+};
+
 /* ---- the request ---- */
 
 const char *http_method(const struct http_req *r);
@@ -73,6 +83,9 @@ const char *http_header(const struct http_req *r, const char *name); /* the firs
 /* i-th header, false past the end: for proxies. */
 bool http_header_at(const struct http_req *r, size_t i, const char **name, const char **value);
 const char *http_peer(const struct http_req *r); /* "127.0.0.1", "unix", "::1" */
+/* Whom limits count as one client: 16 bytes. NULL: they do not count it (unix socket, proxy). */
+const uint8_t *http_peer_key(const struct http_req *r);
+struct http_stats http_server_stats(const struct http_req *r); /* of the server it came to */
 bool http_is_tls(const struct http_req *r);
 /* -1: chunked, not known; 0: there is none. */
 int64_t http_body_length(const struct http_req *r);

@@ -22,6 +22,7 @@
 #include <sys/uio.h>
 
 #include "base/loop.h"
+#include "http/address.h"
 #include "http/parse.h"
 #include "http/server.h"
 
@@ -54,10 +55,13 @@ struct body {
 	struct http_chunked chunked;
 };
 
+/* Clients that limits count as one. Those of unix sockets are one, too, without an address. */
 struct addr {
 	struct addr *next;
-	unsigned conns;
-	uint8_t key[16];
+	unsigned refs, conns;                /* conns: without those that are refused */
+	bool counted;                        /* else a unix socket or a proxy */
+	struct http_conn *idle, **idle_tail; /* without a request; idle for longest first */
+	uint8_t key[ADDRESS];
 };
 
 struct http_conn {
@@ -70,6 +74,7 @@ struct http_conn {
 	struct loop_timer timer; /* at the deadline or earlier; then we look again */
 	struct loop_defer kick;
 	struct http_conn *turn_next, **turn_prev; /* turn_prev NULL: it does not wait */
+	struct http_conn *idle_next, **idle_prev; /* idle_prev NULL: it is not idle */
 
 	enum conn_state state;
 	bool running : 1;
@@ -168,9 +173,12 @@ struct http_server {
 	struct listener *listeners;
 	struct http_conn *conns;
 	unsigned n, refused;
-	struct addr **addrs; /* ADDR_BUCKETS lists, when there is a cap per address */
-	char *spare;         /* a read buffer of CONN_BUF bytes that no connection uses right now */
-	int spare_fd;        /* given up for a moment when there are no fds left */
+	struct http_stats stats;
+	struct addr **addrs; /* ADDR_BUCKETS lists */
+	struct address_range proxies[ADDRESS_RANGES_MAX];
+	size_t nproxies;
+	char *spare;  /* a read buffer of CONN_BUF bytes that no connection uses right now */
+	int spare_fd; /* given up for a moment when there are no fds left */
 	struct http_conn *turns, **turns_tail; /* whose next request waits for its turn */
 	struct loop_defer turn;
 	struct loop_timer retry;
@@ -208,6 +216,8 @@ const char *http_reason(int status);
 void server_wait_turn(struct http_conn *c); /* conn_run() when its turn comes */
 void server_leave_turns(struct http_conn *c);
 void server_conn_gone(struct http_server *s, struct addr *a, bool refused);
+void server_idle(struct http_conn *c); /* it waits for a request, from now on */
+void server_busy(struct http_conn *c);
 const char *server_date(struct http_server *s);
 /* As http_config.refusal. */
 void server_refusal(struct http_server *s, const struct http_req *r, const char *code,

@@ -79,3 +79,61 @@ def test_who_asks_once_is_served_before_those_who_ask_a_hundred_times_at_once(pa
         line.close()
     assert served <= 200, f"{served} of {each * len(lines)} were served first"
     neighbour.close()
+
+
+@pytest.mark.core
+def test_a_stranger_who_takes_all_connections_gives_idle_ones_to_others(new_pandad):
+    """A stranger opens as many connections as there may be, from two addresses, and leaves them idle. Another client gets a place,
+    and so does its next connection; one address cannot have more than its share."""
+    pandad = new_pandad(connections_max=24, connections_per_address=16, proxies="127.0.0.9")
+    idle = [Line(pandad, source=f"127.0.0.{2 + n // 16}") for n in range(24)]
+    for line in idle:
+        line.send("GET", "/healthz")
+        assert line.statuses(1) in ([200], []), line.got  # []: it made place for a later one
+    for _ in range(10):
+        line = Line(pandad, source="127.0.0.5")
+        line.send("GET", "/v1/me", token=pandad.key)
+        assert line.statuses(1) == [200], line.got
+        line.close()
+    busy = []
+    for _ in range(16):
+        busy.append(Line(pandad, source="127.0.0.6"))
+        busy[-1].send("GET", "/v1/events?follow=1", token=pandad.key)
+        assert busy[-1].statuses(1) == [200]
+    more = Line(pandad, source="127.0.0.6")
+    assert more.statuses(1) == [503] and b"from your address" in more.got
+    text = Line(pandad, source="127.0.0.5")
+    text.send("GET", "/metrics")
+    text = text.reply()
+    assert metric(text, "http_connections_refused_total") == 1
+    assert metric(text, "http_connections_closed_idle_total") >= 16
+    assert metric(text, "http_connections ") <= 25
+    for line in idle + busy + [more]:
+        line.close()
+
+
+@pytest.mark.core
+def test_tokens_cannot_be_tried_without_end(new_pandad):
+    """An address that guesses tokens is told to wait before its next token is looked at, even if that one is right. Another address
+    is served, and one behind which a valid token is in use keeps that one."""
+    pandad = new_pandad(failed_logins_per_minute=20, proxies="127.0.0.9")
+
+    def ask(source, token):
+        line = Line(pandad, source=source)
+        line.send("GET", "/v1/me", token=token)
+        got = line.statuses(1)
+        head = line.got
+        line.close()
+        return got[0], head
+
+    guess = "pds_" + 32 * "0"
+    assert ask("127.0.0.3", pandad.key)[0] == 200
+    for source in ("127.0.0.2", "127.0.0.3"):
+        seen = [ask(source, guess)[0] for _ in range(40)]
+        assert seen[:20] == [401] * 20 and 429 in seen and set(seen) == {401, 429}, seen
+    while (answer := ask("127.0.0.2", guess))[0] == 401:
+        pass  # time gives one back every three seconds
+    assert answer[0] == 429 and re.search(rb"Retry-After: [1-3]\r\n", answer[1]) and b"no valid token" in answer[1], answer
+    assert ask("127.0.0.3", pandad.key)[0] == 200, "it used a valid token before"
+    assert ask("127.0.0.4", pandad.key)[0] == 200
+    assert [ask("127.0.0.9", guess)[0] for _ in range(40)] == [401] * 40, "a proxy is not counted"

@@ -10,6 +10,7 @@
 
 #include "api/api.h"
 #include "api/api_internal.h"
+#include "api/logins.h"
 #include "api/routes/routes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -17,6 +18,7 @@
 #include "base/macro.h"
 #include "host/host.h"
 #include "host/sandbox.h"
+#include "http/server.h"
 #include "machine/engine.h"
 #include "template/depot.h"
 
@@ -172,6 +174,24 @@ static void say_process(FILE *t, const struct api *a)
 	gauge(t, "uptime_seconds", "Since pandad started.", (mono_ms() - a->started_ms) / 1000);
 }
 
+static void say_door(FILE *t, struct call *c)
+{
+	struct http_stats s = http_server_stats(c->req);
+
+	gauge(t, "http_connections", "Connections that are open.", s.conns);
+	counter(t, "http_connections_refused_total", "Connections for which there was no place.",
+	        s.refused);
+	counter(t, "http_connections_closed_idle_total",
+	        "Idle connections that made place for another.", s.closed_idle);
+	counter(t, "http_requests_waited_total",
+	        "Requests that waited for their turn behind others of their connection.", s.waited);
+	counter(t, "logins_failed_total", "Requests without a valid token.",
+	        c->api->logins->failures);
+	counter(t, "logins_refused_total",
+	        "Requests refused because their address had too many without a valid token.",
+	        c->api->logins->refusals);
+}
+
 void meta_metrics(struct call *c)
 {
 	char *text = NULL;
@@ -181,6 +201,7 @@ void meta_metrics(struct call *c)
 	if (t) {
 		say_requests(t, c->api);
 		say_sandboxes(t, c->host);
+		say_door(t, c);
 		say_process(t, c->api);
 	}
 	if (!t || fclose(t) != 0)

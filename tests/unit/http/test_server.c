@@ -850,31 +850,69 @@ static void a_drained_server_ends_what_it_began_and_takes_nothing_new(void **sta
 	stop(&b, fd);
 }
 
+static void never(void *arg, struct http_req *r)
+{
+	seen.calls++;
+}
+
 static void one_connection_too_many_is_told_so(void **state)
 {
-	struct http_config c = {.handler = ok, .conns_max = 3};
+	struct http_config c = {.handler = never, .conns_max = 3};
 	struct bed b;
 	char buf[2048];
 	int fd[3], extra;
 
 	memset(&seen, 0, sizeof(seen));
 	bed_start(&b, &c);
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 3; i++) {
 		fd[i] = bed_connect(&b);
+		bed_text(&b, fd[i], GET);
+	}
+	assert_int_equal(seen.calls, 3);
 	extra = bed_connect(&b);
 	bed_text(&b, extra, GET);
 	assert_int_equal(bed_read(&b, extra, buf, sizeof(buf)), -1);
 	assert_non_null(strstr(buf, "HTTP/1.1 503 "));
-	assert_int_equal(seen.calls, 0);
+	assert_int_equal(seen.calls, 3);
 	close(extra);
 	close(fd[0]);
 	fd[0] = bed_connect(&b);
 	bed_text(&b, fd[0], GET);
-	assert_int_equal(bed_status(&b, fd[0]), 200);
+	assert_int_equal(seen.calls, 4);
 	for (int i = 0; i < 3; i++)
 		close(fd[i]);
 	bed_run(&b);
 	assert_int_equal(http_server_conns(b.server), 0);
+	bed_stop(&b);
+}
+
+static void a_full_server_closes_what_was_idle_for_longest(void **state)
+{
+	struct http_config c = {.handler = ok, .logged = on_logged, .conns_max = 3};
+	struct bed b;
+	int fd[3], extra;
+
+	memset(&seen, 0, sizeof(seen));
+	bed_start(&b, &c);
+	for (int i = 0; i < 3; i++)
+		fd[i] = bed_connect(&b);
+	bed_text(&b, fd[0], GET); /* so fd[1] is idle for longest */
+	assert_int_equal(bed_status(&b, fd[0]), 200);
+	extra = bed_connect(&b);
+	assert_true(bed_closed(&b, fd[1]));
+	bed_text(&b, extra, GET);
+	assert_int_equal(bed_status(&b, extra), 200);
+	bed_text(&b, fd[2], "GET / HTTP/1.1\r\n"); /* half a head is not idle */
+	close(fd[1]);
+	fd[1] = bed_connect(&b);
+	assert_true(bed_closed(&b, fd[0]));
+	assert_int_equal(http_server_conns(b.server), 3);
+	bed_text(&b, fd[2], "Host: a\r\n\r\n");
+	assert_int_equal(bed_status(&b, fd[2]), 200);
+	for (int i = 0; i < 3; i++)
+		close(fd[i]);
+	close(extra);
+	bed_run(&b);
 	bed_stop(&b);
 }
 
@@ -974,6 +1012,7 @@ int main(void)
 	    cmocka_unit_test(a_paused_pipe_whose_peer_is_gone_does_not_spin),
 	    cmocka_unit_test(a_drained_server_ends_what_it_began_and_takes_nothing_new),
 	    cmocka_unit_test(one_connection_too_many_is_told_so),
+	    cmocka_unit_test(a_full_server_closes_what_was_idle_for_longest),
 	    cmocka_unit_test(without_fds_the_server_neither_spins_nor_forgets),
 	    cmocka_unit_test(idle_connections_cost_less_than_a_kilobyte),
 	};

@@ -20,7 +20,7 @@
 #include "base/macro.h"
 #include "http/server.h"
 
-enum { CAP = 4, BIG = 50000000 };
+enum { CAP = 4, PLACES = 7, BIG = 50000000 };
 
 static struct loop *loop;
 static struct http_server *server;
@@ -107,7 +107,10 @@ static void drain(void *arg)
 
 static int setup(void **state)
 {
-	struct http_config c = {.handler = handle, .conns_per_addr_max = CAP};
+	struct http_config c = {.handler = handle,
+	                        .conns_max = PLACES,
+	                        .conns_per_addr_max = CAP,
+	                        .proxies = "127.0.0.9"};
 	struct sockaddr_in6 sa = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
 	socklen_t n = sizeof(sa);
 	struct err e;
@@ -194,6 +197,46 @@ static void peers_have_names_and_a_cap_each(void **state)
 		close(fd[i]);
 }
 
+static void a_proxy_has_no_cap(void **state)
+{
+	char buf[2048];
+	int fd[CAP + 1];
+
+	for (int i = 0; i < CAP + 1; i++) {
+		fd[i] = dial("127.0.0.9");
+		say(fd[i], "GET /peer HTTP/1.1\r\nHost: a\r\n\r\n");
+		assert_true(hear(fd[i], buf, sizeof(buf), "127.0.0.9") > 0);
+	}
+	for (int i = 0; i < CAP + 1; i++)
+		close(fd[i]);
+}
+
+/* A flood from one address has all places, and idles. */
+static void a_newcomer_gets_the_place_of_the_address_that_has_most(void **state)
+{
+	int flood[PLACES - 1], first, next;
+	char buf[2048];
+
+	first = dial("127.0.0.1"); /* idle for longest, but alone */
+	say(first, "GET /peer HTTP/1.1\r\nHost: a\r\n\r\n");
+	assert_true(hear(first, buf, sizeof(buf), "127.0.0.1") > 0);
+	for (int i = 0; i < PLACES - 1; i++) {
+		flood[i] = dial(i < CAP ? "127.0.0.2" : "127.0.0.3");
+		say(flood[i], "GET /peer HTTP/1.1\r\nHost: a\r\n\r\n");
+		assert_true(hear(flood[i], buf, sizeof(buf), "127.0.0.") > 0);
+	}
+	next = dial("127.0.0.4");
+	say(next, "GET /peer HTTP/1.1\r\nHost: a\r\n\r\n");
+	assert_true(hear(next, buf, sizeof(buf), "127.0.0.4") > 0);
+	assert_int_equal(recv(flood[0], buf, sizeof(buf), 0), 0);
+	say(first, "GET /peer HTTP/1.1\r\nHost: a\r\n\r\n");
+	assert_true(hear(first, buf, sizeof(buf), "127.0.0.1") > 0);
+	for (int i = 0; i < PLACES - 1; i++)
+		close(flood[i]);
+	close(first);
+	close(next);
+}
+
 static void a_cut_reply_is_an_error_for_its_client(void **state)
 {
 	char buf[2048];
@@ -270,6 +313,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(peers_have_names_and_a_cap_each),
+	    cmocka_unit_test(a_proxy_has_no_cap),
+	    cmocka_unit_test(a_newcomer_gets_the_place_of_the_address_that_has_most),
 	    cmocka_unit_test(a_cut_reply_is_an_error_for_its_client),
 	    cmocka_unit_test(much_goes_both_ways),
 	    cmocka_unit_test(the_reason_of_a_refusal_is_not_lost_in_a_reset),
