@@ -59,6 +59,17 @@ static const struct key {
      "empty ext4 file system that every machine starts to write on"},
     {"cgroup_parent", MEMBER(engines.cgroup_parent), "pandad", 0, 0,
      "control group above those of the machines; each pandad of a host needs its own"},
+    {"cpu_weight", MEMBER(engines.share.cpu_weight), "100", 1, 10000,
+     "cpu weight of all sandboxes together, against the other control groups of the host, each of "
+     "which has 100 by default; tenants weigh the same among each other"},
+    {"io_weight", MEMBER(engines.share.io_weight), "0", 0, 1000,
+     "the same for disks, if the host's can do it (io.weight, or bfq), which then tenants share "
+     "evenly, too; 0: disks are not shared out"},
+    {"tenant_cpu_percent", MEMBER(host.tenant_cpu_percent), "0", 0, 100000,
+     "cpu that the sandboxes and builds of one tenant may use together, in percent of one cpu; 0: "
+     "no limit"},
+    {"sandbox_cpu_percent", MEMBER(host.sandbox_cpu_percent), "0", 0, 100000,
+     "cpu that one sandbox may use, in percent of one cpu; 0: no limit"},
     {"tls_cert", MEMBER(http.tls_cert), NULL, 0, 0,
      "PEM file of the certificate; with it and tls_key, pandad serves only TLS"},
     {"tls_key", MEMBER(http.tls_key), NULL, 0, 0, "PEM file of the private key of tls_cert"},

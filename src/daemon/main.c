@@ -32,6 +32,7 @@
 #include "engine/engines.h"
 #include "host/host.h"
 #include "http/server.h"
+#include "jail/cgroup.h"
 #include "jail/jail.h"
 #include "machine/engine.h"
 #include "template/depot.h"
@@ -301,6 +302,8 @@ static int wire(struct daemon *d, struct err *e)
 	int r;
 
 	c->engines.run_dir = c->host.run_dir;
+	c->engines.shared = true;
+	c->engines.share.tenant_cpu_percent = c->host.tenant_cpu_percent;
 	c->engines.jail_want = c->weak_jail ? 0 : JAIL_ALL;
 	c->http.handler = api_handle;
 	c->http.refusal = api_refusal;

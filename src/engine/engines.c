@@ -53,6 +53,7 @@ int local_stop(struct engines *engines, const char *id, pid_t pid, struct err *e
 	siginfo_t si;
 	int r;
 
+	tenant_moves_forget(local, id);
 	if (pidfd >= 0)
 		pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
 	r = cg_kill(cg, id, STOP_TIMEOUT_MS);
@@ -342,6 +343,8 @@ static int local_start(struct engines *engines, const struct engine_start *s,
 	if (machine_process_take(local, w, s, &process)) {
 		r = become(local, s, &process, ret, e);
 		machine_process_fini(&process);
+		if (r == 0 && s->tenant)
+			local_belongs(engines, s->id, s->tenant);
 		process = (struct machine_process)MACHINE_PROCESS_EMPTY;
 		if (r != -ESRCH)
 			return r;
@@ -417,6 +420,7 @@ static void local_free(struct engines *engines)
 		snprintf(id, sizeof(id), "%s", local->prepared->id);
 		local_forget(engines, id);
 	}
+	tenant_moves_fini(&local->moves);
 	pthread_mutex_destroy(&local->lock);
 	for (size_t i = 0; i < ARRAY_LEN(local->programs); i++)
 		engine_program_fini(&local->programs[i]);
@@ -474,6 +478,7 @@ int engines_new(const struct engines_config *cfg, struct engines **ret, struct e
 	    .net_slot = CTL_FD_NET,
 	    .prepare = local_prepare,
 	    .forget = local_forget,
+	    .belongs = local_belongs,
 	    .start = local_start,
 	    .unbooked = local_unbooked,
 	    .adopt = local_adopt,
@@ -493,12 +498,15 @@ int engines_new(const struct engines_config *cfg, struct engines **ret, struct e
 	    .free = local_free,
 	};
 	pthread_mutex_init(&local->lock, NULL);
+	tenant_moves_init(&local->moves);
+	local->shared = cfg->shared;
 	local->want = cfg->jail_want;
 	local->run_dirfd = open(cfg->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	r = find_kinds(local, cfg, e);
 	if (r == 0)
 		r = jail_new(&(struct jail_config){.run_dir = cfg->run_dir,
 		                                   .cgroup_parent = cfg->cgroup_parent,
+		                                   .share = cfg->shared ? &cfg->share : NULL,
 		                                   .no_spawns = cfg->no_starts},
 		             &local->jail, e);
 	if (r < 0) {

@@ -5,6 +5,7 @@
  * (control.h) and keep their layers in the same slots, so all but the start is one code.
  */
 #pragma once
+#include "jail/cgroup.h"
 #include "machine/engine.h"
 
 struct engines_config {
@@ -18,6 +19,8 @@ struct engines_config {
 	const char *run_dir;       /* exists; uid locks and cpu samples */
 	const char *cgroup_parent; /* NULL: "panda" */
 	unsigned jail_want;        /* JAIL_*: refuse to start machines without these */
+	struct cg_share share;     /* what tenants share the cpu and disks by */
+	bool shared;               /* there are tenants, and it counts */
 	/*
 	 * Only for machines that run already: what it takes to start one is neither tried nor made,
 	 * so an engine may be there that does not work here.

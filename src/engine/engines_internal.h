@@ -57,8 +57,25 @@ struct prepared_process {
 	char id[ENGINE_ID_MAX + 1];
 };
 
+struct tenant_move;
+
+/* tenant.c: machines that wait to be moved to where their tenant's are. */
+struct tenant_moves {
+	pthread_mutex_t lock; /* of all below */
+	pthread_cond_t more, done;
+	struct tenant_move *first;
+	const char *at_work; /* id of the one that is being moved */
+	bool running, ending;
+	pthread_t thread;
+};
+
+void tenant_moves_init(struct tenant_moves *t);
+void tenant_moves_fini(struct tenant_moves *t);
+
 struct local_engines {
 	struct engines engines;
+	struct tenant_moves moves;
+	bool shared;                       /* each machine is its tenant's, who share the host */
 	pthread_mutex_t lock;              /* of the next line */
 	struct prepared_process *prepared; /* processes made ahead */
 	struct jail *jail;
@@ -85,7 +102,11 @@ void machine_process_end(struct local_engines *local, const char *id, struct mac
 /* Lets go of it; it goes on if it has been greeted. */
 void machine_process_fini(struct machine_process *p);
 
-/* process.c, engines.c: of struct engines */
+/* Its groups are the caller's from now on. */
+void tenant_moves_forget(struct local_engines *local, const char *id);
+
+/* process.c, engines.c, tenant.c: of struct engines */
+void local_belongs(struct engines *engines, const char *id, const char *tenant);
 int local_prepare(struct engines *engines, const char *id, int dirfd, struct err *e);
 void local_forget(struct engines *engines, const char *id);
 int local_stop(struct engines *engines, const char *id, pid_t pid, struct err *e);

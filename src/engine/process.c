@@ -104,12 +104,15 @@ static uint64_t largest_file(const struct engine_start *s)
 	return max + FILE_ROOM;
 }
 
-/* The jail of a machine; s is NULL when it is not known yet which machine it will be. */
+/* The jail of a machine; s is NULL when it is not known yet which machine it will be, and whose. */
 static struct jail_spec jail_for(struct local_engines *local, const struct engine_program *w,
                                  const char *id, const struct engine_start *s)
 {
 	struct jail_spec spec = {
 	    .id = id,
+	    .tenant = !local->shared ? NULL
+	              : s            ? s->tenant
+	                             : "",
 	    .exe_fd = w->program_fd,
 	    .limits.pids_max = s && s->pids_max ? s->pids_max : PIDS_DEFAULT,
 	    .nofile_max = NOFILE,
@@ -275,6 +278,7 @@ static bool fits(struct local_engines *local, const struct engine_program *w,
 	struct jail_spec has = jail_for(local, w, s->id, NULL), want = jail_for(local, w, s->id, s);
 	struct pollfd ended = {.fd = p->pidfd, .events = POLLIN};
 
+	want.tenant = has.tenant; /* that is where it is */
 	return p->program == w && s->image->state >= 0 && has.file_max == want.file_max &&
 	       has.limits.pids_max == want.limits.pids_max && poll(&ended, 1, 0) == 0 &&
 	       jail_limit(local->jail, &want, p->pid, NULL) == 0;

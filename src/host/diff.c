@@ -25,6 +25,7 @@
 #include "machine/engine.h"
 #include "machine/guest.h"
 #include "machine/machine.h"
+#include "template/depot.h"
 #include "wire/guest.h"
 
 enum {
@@ -40,6 +41,7 @@ struct side {
 	char id[SNAPSHOT_ID_MAX + 1]; /* as the caller knows it; "": the template */
 	char sandbox[SANDBOX_ID + 1]; /* a running one: busy until we are done */
 	char machine[SANDBOX_ID + 1];
+	char tenant[TENANT_MAX + 1];
 	bool scratch, prepared, started; /* a machine of our own, from image or load */
 	struct engine_image image;
 	char load[SNAPSHOT_ID_MAX + 1];
@@ -142,6 +144,7 @@ static int side_open(struct diff *d, struct side *s, struct err *e)
 {
 	struct machines *ms = &d->host->machines;
 	struct engine_start start = {.id = s->machine,
+	                             .tenant = s->tenant,
 	                             .hostname = "diff",
 	                             .image = &s->image,
 	                             .cpu = -1,
@@ -516,6 +519,7 @@ static int take_other(struct diff *d, struct side *s, struct sandbox *sb, const 
 	if (!c)
 		snprintf(s->load, sizeof(s->load), "%s", snap.id);
 	s->scratch = true;
+	memcpy(s->tenant, sb->tenant, sizeof(s->tenant));
 	host_take_id(d->host, s->machine, &s->prepared);
 	return 0;
 }

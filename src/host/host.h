@@ -32,8 +32,9 @@ struct host_config {
 	uint64_t disk_reserve;   /* free bytes of the data directory */
 	unsigned prepare_ahead;  /* processes and networks made before they are asked for */
 	int64_t idle_s;          /* of a sandbox without ttl */
-	unsigned silent_s;       /* an agent that does not answer for so long hangs */
-	unsigned build_s;        /* how long a whole build may take */
+	unsigned sandbox_cpu_percent, tenant_cpu_percent; /* 100 is one cpu; 0: no limit */
+	unsigned silent_s; /* an agent that does not answer for so long hangs */
+	unsigned build_s;  /* how long a whole build may take */
 	bool compress_hibernated, compress_snapshots;
 	int64_t snapshots_keep, snapshots_max_age_s; /* host/retention.c; 0: all, for ever */
 	uint64_t snapshots_total;                    /* bytes of a tenant; 0: no limit */

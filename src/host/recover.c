@@ -165,6 +165,7 @@ static void recover_awake(struct sandbox *sb, const struct machine_info *info, s
 	}
 	if (sb->state == SANDBOX_PAUSED)
 		set_paused(h, sb->machine, true);
+	machine_belongs(&h->machines, sb->machine, sb->tenant);
 	network_adopt(sb);
 	sandbox_check(sb);
 	sandbox_schedule(sb);
@@ -184,6 +185,7 @@ static void recover_hibernating(struct sandbox *sb, const struct machine_info *i
 		log_info("finished a hibernation sandbox=%s", sb->id);
 		t->finished++;
 	} else if (info->alive && sandbox_watch(sb, info->pid, info->engine) == 0) {
+		machine_belongs(&h->machines, sb->machine, sb->tenant);
 		network_adopt(sb);
 		set_paused(h, sb->machine, false);
 		settle_as(sb, SANDBOX_RUNNING);

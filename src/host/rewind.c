@@ -257,7 +257,7 @@ static void rewind_begin(struct op *op)
 		return;
 	}
 	memcpy(w->old, sb->machine, sizeof(w->old));
-	memcpy(w->job.id, sb->id, sizeof(w->job.id));
+	start_job_name(&w->job, sb);
 	host_take_id(w->host, w->job.machine, &w->job.prepared);
 	w->job.parent = w->old;
 	w->job.generation = sb->generation + 1;

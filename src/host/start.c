@@ -31,6 +31,7 @@ void start_job_name(struct start_job *j, const struct sandbox *sb)
 {
 	memcpy(j->id, sb->id, sizeof(j->id));
 	memcpy(j->machine, sb->machine, sizeof(j->machine));
+	memcpy(j->tenant, sb->tenant, sizeof(j->tenant));
 }
 
 /*
@@ -79,9 +80,11 @@ void start_job_run(struct start_job *j)
 {
 	struct host *h = j->host;
 	struct engine_start s = {.id = j->machine,
+	                         .tenant = j->tenant,
 	                         .hostname = j->id,
 	                         .image = &j->image,
 	                         .cpu = -1,
+	                         .cpu_max_percent = h->config.sandbox_cpu_percent,
 	                         .net_fd = j->net_fd,
 	                         .umount_lost = true,
 	                         .prepared = j->prepared};

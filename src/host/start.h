@@ -9,12 +9,14 @@
 #include "host/sandbox.h"
 #include "layers/snapshot.h"
 #include "machine/engine.h"
+#include "template/depot.h"
 
 /* A machine to start on the pool: what it needs is copied in, what came of it is in the end. */
 struct start_job {
 	struct host *host;
 	char id[SANDBOX_ID + 1];      /* of the sandbox */
 	char machine[SANDBOX_ID + 1]; /* the name it is started under */
+	char tenant[TENANT_MAX + 1];  /* whose share of the host it uses */
 	bool prepared;
 	const char *parent;
 	struct engine_image image; /* owned */

@@ -1,6 +1,7 @@
 #include "jail/cgroup.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,24 +20,31 @@
 enum {
 	V2_CONTROLLERS = CG_MEMORY | CG_CPU | CG_PIDS,
 	CPU_PERIOD_US = 100000,
+	V1_SHARES = 1024,   /* what is weight 100 on v2 */
 	FILE_MAX = 1 << 20, /* cgroup.procs of a machine at its pids limit stays far below */
+	MAKE_TRIES = 100,   /* a tenant's group may go with its last machine while we add one */
+	TENANT_NAME_MAX = 32,
+	GROUP_MAX = 512, /* the path of a group in its tree */
 };
+
+/* No id of a machine has a dot in it. */
+#define TENANT_GROUP "tenant."
 
 static const struct {
 	unsigned bit;
 	const char *name;
-} controllers[] = {{CG_MEMORY, "memory"},
-                   {CG_CPU, "cpu"},
-                   {CG_PIDS, "pids"},
-                   {CG_CPUACCT, "cpuacct"}};
+} controllers[] = {{CG_MEMORY, "memory"},   {CG_CPU, "cpu"}, {CG_PIDS, "pids"},
+                   {CG_CPUACCT, "cpuacct"}, {CG_IO, "io"},   {CG_IO, "blkio"}}; /* v1 */
 
 struct tree {
 	int fd; /* the mount point */
 	bool v2;
 	unsigned have; /* CG_* */
+	bool tenants;  /* it shares something out: machines are below the groups of their tenants */
 };
 
 struct cg_host {
+	struct cg_share share;
 	struct tree trees[CG_TREES_MAX];
 	size_t n;
 	char parent[128];
@@ -69,36 +77,61 @@ bool cg_id_valid(const char *id)
 	return true;
 }
 
-/* ids are checked and parents are short, so this always fits. */
-static const char *path_of(const struct cg_host *h, const char *id, const char *file, char *buf)
+/* ids are checked and parents are short, so these always fit. */
+static const char *join(const char *group, const char *file, char *buf)
 {
-	snprintf(buf, PATH_MAX, "%s/%s%s%s", h->parent, id, file ? "/" : "", file ? file : "");
+	snprintf(buf, PATH_MAX, "%s/%s", group, file);
 	return buf;
 }
 
-static int put(const struct cg_host *h, const struct tree *t, const char *id, const char *file,
-               const char *text)
+/* 64 bits of FNV-1a: any text becomes a name, and no user of the host learns the text from it. */
+static void tenant_group(const char *tenant, char ret[TENANT_NAME_MAX])
+{
+	uint64_t hash = 0xcbf29ce484222325u;
+
+	for (const char *c = tenant; *c; c++)
+		hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+	if (*tenant)
+		snprintf(ret, TENANT_NAME_MAX, TENANT_GROUP "%016" PRIx64, hash);
+	else
+		snprintf(ret, TENANT_NAME_MAX, TENANT_GROUP "none");
+}
+
+/* The group that a machine of this tenant has in a tree. */
+static const char *machine_group(const struct cg_host *h, const struct tree *t, const char *tenant,
+                                 const char *id, char *buf)
+{
+	char group[TENANT_NAME_MAX];
+
+	if (tenant && t->tenants) {
+		tenant_group(tenant, group);
+		snprintf(buf, GROUP_MAX, "%s/%s/%s", h->parent, group, id);
+	} else {
+		snprintf(buf, GROUP_MAX, "%s/%s", h->parent, id);
+	}
+	return buf;
+}
+
+static int put(const struct tree *t, const char *group, const char *file, const char *text)
 {
 	char path[PATH_MAX];
 
-	return io_write_file(t->fd, path_of(h, id, file, path), text);
+	return io_write_file(t->fd, join(group, file, path), text);
 }
 
-static int put_u64(const struct cg_host *h, const struct tree *t, const char *id, const char *file,
-                   uint64_t v)
+static int put_u64(const struct tree *t, const char *group, const char *file, uint64_t v)
 {
 	char text[32];
 
 	snprintf(text, sizeof(text), "%" PRIu64, v);
-	return put(h, t, id, file, text);
+	return put(t, group, file, text);
 }
 
-static int get(const struct cg_host *h, const struct tree *t, const char *id, const char *file,
-               char **ret)
+static int get(const struct tree *t, const char *group, const char *file, char **ret)
 {
 	char path[PATH_MAX];
 
-	return io_read_file(t->fd, path_of(h, id, file, path), FILE_MAX, ret, NULL);
+	return io_read_file(t->fd, join(group, file, path), FILE_MAX, ret, NULL);
 }
 
 static int parse_u64(const char *s, uint64_t *ret)
@@ -116,22 +149,21 @@ static int parse_u64(const char *s, uint64_t *ret)
 	return 0;
 }
 
-static int get_u64(const struct cg_host *h, const struct tree *t, const char *id, const char *file,
-                   uint64_t *ret)
+static int get_u64(const struct tree *t, const char *group, const char *file, uint64_t *ret)
 {
 	autofree char *text = NULL;
-	int r = get(h, t, id, file, &text);
+	int r = get(t, group, file, &text);
 
 	return r < 0 ? r : parse_u64(text, ret);
 }
 
 /* A line "key value" in files like memory.events and cpu.stat. */
-static int get_key(const struct cg_host *h, const struct tree *t, const char *id, const char *file,
-                   const char *key, uint64_t *ret)
+static int get_key(const struct tree *t, const char *group, const char *file, const char *key,
+                   uint64_t *ret)
 {
 	autofree char *text = NULL;
 	size_t n = strlen(key);
-	int r = get(h, t, id, file, &text);
+	int r = get(t, group, file, &text);
 
 	if (r < 0)
 		return r;
@@ -168,8 +200,8 @@ static unsigned words_to_mask(const char *list, const char *sep)
 	return mask;
 }
 
-/* The controllers named in a file of dir; none when it cannot be read. */
-static unsigned v2_listed(int fd, const char *dir, const char *file)
+/* The controllers named in a file of dir that we work with; none when it cannot be read. */
+static unsigned v2_listed(const struct cg_host *h, int fd, const char *dir, const char *file)
 {
 	autofree char *words = NULL;
 	char path[PATH_MAX];
@@ -177,36 +209,37 @@ static unsigned v2_listed(int fd, const char *dir, const char *file)
 	snprintf(path, sizeof(path), "%s/%s", dir, file);
 	if (io_read_file(fd, path, FILE_MAX, &words, NULL) < 0)
 		return 0;
-	return words_to_mask(words, " \n") & V2_CONTROLLERS;
+	return words_to_mask(words, " \n") & (V2_CONTROLLERS | (h->share.io_weight ? CG_IO : 0));
 }
 
 /* Children of dir get a controller only if dir says so, and dir only if its parent did. */
-static int v2_enable(int fd, const char *dir)
+static int v2_enable(const struct cg_host *h, int fd, const char *dir)
 {
-	unsigned missing = v2_listed(fd, dir, "cgroup.controllers") &
-	                   ~v2_listed(fd, dir, "cgroup.subtree_control");
+	unsigned missing = v2_listed(h, fd, dir, "cgroup.controllers") &
+	                   ~v2_listed(h, fd, dir, "cgroup.subtree_control");
 	char path[PATH_MAX], words[64] = "";
 
 	if (!missing)
 		return 0;
 	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", dir);
 	for (size_t i = 0; i < ARRAY_LEN(controllers); i++)
-		if (missing & controllers[i].bit)
+		if ((missing & controllers[i].bit) && strcmp(controllers[i].name, "blkio") != 0)
 			append(words, sizeof(words), "%s+%s", *words ? " " : "",
 			       controllers[i].name);
 	return io_write_file(fd, path, words);
 }
 
 /* mkdir -p of the parent; on v2 with the controllers switched on all the way down. */
-static int tree_make_parent(struct tree *t, const char *parent)
+static int tree_make_parent(const struct cg_host *h, struct tree *t)
 {
+	const char *parent = h->parent;
 	char path[PATH_MAX] = ".";
 	size_t n = 0;
 	int r = 0;
 
 	while (parent[n]) {
 		if (t->v2)
-			r = v2_enable(t->fd, path);
+			r = v2_enable(h, t->fd, path);
 		if (r < 0)
 			return r;
 		n += strcspn(parent + n, "/");
@@ -220,8 +253,8 @@ static int tree_make_parent(struct tree *t, const char *parent)
 		return -errno;
 	if (!t->v2)
 		return 0;
-	r = v2_enable(t->fd, path);
-	t->have = v2_listed(t->fd, path, "cgroup.subtree_control");
+	r = v2_enable(h, t->fd, path);
+	t->have = v2_listed(h, t->fd, path, "cgroup.subtree_control");
 	return r;
 }
 
@@ -236,7 +269,7 @@ static void host_add(struct cg_host *h, const char *mount, bool v2, unsigned hav
 	if (h->n == CG_TREES_MAX)
 		return;
 	t.fd = open(mount, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	r = t.fd < 0 ? -errno : tree_make_parent(&t, h->parent);
+	r = t.fd < 0 ? -errno : tree_make_parent(h, &t);
 	if (r < 0) {
 		append(h->why, sizeof(h->why), "%s%s/%s: %s", *h->why ? "; " : "", mount, h->parent,
 		       strerror(-r));
@@ -244,6 +277,7 @@ static void host_add(struct cg_host *h, const char *mount, bool v2, unsigned hav
 			close(t.fd);
 		return;
 	}
+	t.tenants = t.have & (CG_CPU | CG_IO);
 	h->trees[h->n++] = t;
 }
 
@@ -267,7 +301,7 @@ static void host_add_line(struct cg_host *h, char *line)
 	opts = strrchr(tail, ' ');
 	if (!opts)
 		return;
-	have = words_to_mask(opts + 1, ",");
+	have = words_to_mask(opts + 1, ",") & ~(h->share.io_weight ? 0u : CG_IO);
 	if (strncmp(tail, "cgroup2 ", 8) == 0)
 		host_add(h, mount, true, 0);
 	else if (strncmp(tail, "cgroup ", 7) == 0 && have)
@@ -283,7 +317,8 @@ static void host_describe(struct cg_host *h)
 			if (h->trees[i].v2 != v2)
 				continue;
 			for (size_t k = 0; k < ARRAY_LEN(controllers); k++)
-				if (h->trees[i].have & controllers[k].bit)
+				if ((h->trees[i].have & controllers[k].bit) &&
+				    strcmp(controllers[k].name, v2 ? "blkio" : "io") != 0)
 					append(words, sizeof(words), " %s", controllers[k].name);
 			if (v2)
 				append(words, sizeof(words), " kill");
@@ -296,7 +331,8 @@ static void host_describe(struct cg_host *h)
 		append(h->describe, sizeof(h->describe), "none");
 }
 
-int cg_open(const char *mountinfo, const char *parent, struct cg_host **ret)
+int cg_open(const char *mountinfo, const char *parent, const struct cg_share *share,
+            struct cg_host **ret)
 {
 	autofree char *text = NULL;
 	struct cg_host *h;
@@ -319,6 +355,8 @@ int cg_open(const char *mountinfo, const char *parent, struct cg_host **ret)
 	if (!h)
 		return -ENOMEM;
 	snprintf(h->parent, sizeof(h->parent), "%s", parent);
+	if (share)
+		h->share = *share;
 	for (line = text; line; line = next) {
 		next = strchr(line, '\n');
 		if (next)
@@ -358,58 +396,37 @@ const char *cg_why(const struct cg_host *h)
 	return h->why;
 }
 
-int cg_create(const struct cg_host *h, const char *id)
-{
-	char path[PATH_MAX];
-	size_t i;
-	int r = 0;
-
-	if (!cg_id_valid(id))
-		return -EINVAL;
-	path_of(h, id, NULL, path);
-	for (i = 0; i < h->n; i++) {
-		if (mkdirat(h->trees[i].fd, path, 0755) < 0) {
-			r = -errno;
-			break;
-		}
-	}
-	if (r < 0)
-		while (i--)
-			unlinkat(h->trees[i].fd, path, AT_REMOVEDIR);
-	return r;
-}
+/* ---- what a group may use ---- */
 
 /* v1 wants memory+swap never below memory: raising goes the other way round than lowering. */
-static int v1_limit_memory(const struct cg_host *h, const struct tree *t, const char *id,
-                           uint64_t max)
+static int v1_limit_memory(const struct tree *t, const char *group, uint64_t max)
 {
 	static const char mem[] = "memory.limit_in_bytes", both[] = "memory.memsw.limit_in_bytes";
-	int r = put_u64(h, t, id, mem, max), s;
+	int r = put_u64(t, group, mem, max), s;
 
 	if (r < 0 && r != -EINVAL)
 		return r;
-	s = put_u64(h, t, id, both, max);
+	s = put_u64(t, group, both, max);
 	if (s < 0 && s != -ENOENT) /* no swap accounting on this host: nothing to say */
 		return s;
-	return r < 0 ? put_u64(h, t, id, mem, max) : 0;
+	return r < 0 ? put_u64(t, group, mem, max) : 0;
 }
 
-static int v2_limit_memory(const struct cg_host *h, const struct tree *t, const char *id,
-                           uint64_t max)
+static int v2_limit_memory(const struct tree *t, const char *group, uint64_t max)
 {
-	int r = put_u64(h, t, id, "memory.max", max);
+	int r = put_u64(t, group, "memory.max", max);
 
 	if (r < 0)
 		return r;
-	r = put(h, t, id, "memory.swap.max", "0");
+	r = put(t, group, "memory.swap.max", "0");
 	if (r < 0 && r != -ENOENT)
 		return r;
 	/* Half a machine is no machine: when one process must go, all go. */
-	return put(h, t, id, "memory.oom.group", "1");
+	return put(t, group, "memory.oom.group", "1");
 }
 
-static int limit_cpu(const struct cg_host *h, const struct tree *t, const char *id,
-                     unsigned percent)
+/* 0: as much as there is. */
+static int limit_cpu(const struct tree *t, const char *group, unsigned percent)
 {
 	uint64_t quota_us = (uint64_t)CPU_PERIOD_US * percent / 100;
 	char text[64];
@@ -417,14 +434,52 @@ static int limit_cpu(const struct cg_host *h, const struct tree *t, const char *
 
 	if (t->v2) {
 		snprintf(text, sizeof(text), "%" PRIu64 " %d", quota_us, CPU_PERIOD_US);
-		return put(h, t, id, "cpu.max", text);
+		return put(t, group, "cpu.max", percent ? text : "max");
 	}
-	r = put_u64(h, t, id, "cpu.cfs_period_us", CPU_PERIOD_US);
-	return r < 0 ? r : put_u64(h, t, id, "cpu.cfs_quota_us", quota_us);
+	if (!percent)
+		return put(t, group, "cpu.cfs_quota_us", "-1");
+	r = put_u64(t, group, "cpu.cfs_period_us", CPU_PERIOD_US);
+	return r < 0 ? r : put_u64(t, group, "cpu.cfs_quota_us", quota_us);
 }
 
-int cg_limit(const struct cg_host *h, const char *id, const struct cg_limits *lim)
+static int weigh_cpu(const struct tree *t, const char *group, unsigned weight)
 {
+	if (t->v2)
+		return put_u64(t, group, "cpu.weight", weight);
+	return put_u64(t, group, "cpu.shares", MAX((uint64_t)weight * V1_SHARES / 100, 2u));
+}
+
+/* Which file there is depends on the scheduler of the host's disks; it may be none. */
+static void weigh_io(const struct tree *t, const char *group, unsigned weight)
+{
+	static const char *const files[2][2] = {{"blkio.bfq.weight", "blkio.weight"},
+	                                        {"io.weight", "io.bfq.weight"}};
+
+	for (size_t i = 0; i < ARRAY_LEN(files[0]); i++)
+		(void)put_u64(t, group, files[t->v2][i], weight);
+}
+
+static int tree_limit(const struct cg_host *h, const struct tree *t, const char *group, bool tenant,
+                      const struct cg_limits *lim)
+{
+	unsigned percent = lim->cpu_max_percent, most = h->share.tenant_cpu_percent;
+	int r = 0;
+
+	if (tenant && most && percent > most)
+		percent = most; /* v1 refuses a group more than the one above it has */
+	if ((t->have & CG_MEMORY) && lim->memory_max)
+		r = (t->v2 ? v2_limit_memory : v1_limit_memory)(t, group, lim->memory_max);
+	if (r == 0 && (t->have & CG_CPU) && percent)
+		r = limit_cpu(t, group, percent);
+	if (r == 0 && (t->have & CG_PIDS) && lim->pids_max)
+		r = put_u64(t, group, "pids.max", lim->pids_max);
+	return r;
+}
+
+int cg_limit(const struct cg_host *h, const char *tenant, const char *id,
+             const struct cg_limits *lim)
+{
+	char group[GROUP_MAX];
 	int r = 0;
 
 	if (!cg_id_valid(id))
@@ -432,59 +487,166 @@ int cg_limit(const struct cg_host *h, const char *id, const struct cg_limits *li
 	for (size_t i = 0; i < h->n && r == 0; i++) {
 		const struct tree *t = &h->trees[i];
 
-		if ((t->have & CG_MEMORY) && lim->memory_max)
-			r = (t->v2 ? v2_limit_memory : v1_limit_memory)(h, t, id, lim->memory_max);
-		if (r == 0 && (t->have & CG_CPU) && lim->cpu_max_percent)
-			r = limit_cpu(h, t, id, lim->cpu_max_percent);
-		if (r == 0 && (t->have & CG_PIDS) && lim->pids_max)
-			r = put_u64(h, t, id, "pids.max", lim->pids_max);
+		r = tree_limit(h, t, machine_group(h, t, tenant, id, group), tenant, lim);
 	}
 	return r;
 }
 
-static void tree_stats(const struct cg_host *h, const struct tree *t, const char *id,
+/* ---- groups of machines, and those of tenants above them ---- */
+
+/*
+ * Each tenant's group weighs the same, which is what a new group weighs. What only one thread may
+ * do is done by the one that made it; a machine in it needs its controllers at once.
+ */
+static int make_tenant(const struct cg_host *h, const struct tree *t, const char *group)
+{
+	bool made = mkdirat(t->fd, group, 0755) == 0;
+	int r = made || errno == EEXIST ? 0 : -errno;
+
+	if (r == 0 && t->v2)
+		r = v2_enable(h, t->fd, group);
+	if (r < 0 || !made || !(t->have & CG_CPU) || !h->share.tenant_cpu_percent)
+		return r;
+	r = limit_cpu(t, group, h->share.tenant_cpu_percent);
+	if (r == -ENOENT) /* a kernel without CONFIG_CFS_BANDWIDTH */
+		r = -ENOTSUP;
+	if (r < 0)
+		unlinkat(t->fd, group, AT_REMOVEDIR);
+	return r;
+}
+
+static int make_group(const struct cg_host *h, const struct tree *t, const char *tenant,
+                      const char *id)
+{
+	char group[GROUP_MAX], *slash;
+	int r = 0;
+
+	machine_group(h, t, tenant, id, group);
+	slash = strrchr(group, '/');
+	for (int i = 0; i < MAKE_TRIES; i++) {
+		if (tenant && t->tenants) {
+			*slash = 0;
+			r = make_tenant(h, t, group);
+			*slash = '/';
+		}
+		if (r == 0)
+			r = mkdirat(t->fd, group, 0755) < 0 ? -errno : 0;
+		if (r != -ENOENT && r != -ENODEV)
+			break;
+		r = i + 1 == MAKE_TRIES ? r : 0;
+	}
+	return r;
+}
+
+/* A tenant's group goes with its last machine. */
+static int remove_group(const struct cg_host *h, const struct tree *t, const char *group)
+{
+	char above[GROUP_MAX];
+	size_t n = strlen(h->parent) + 1;
+
+	if (unlinkat(t->fd, group, AT_REMOVEDIR) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (strncmp(group + n, TENANT_GROUP, strlen(TENANT_GROUP)) == 0) {
+		snprintf(above, sizeof(above), "%.*s", (int)(strrchr(group, '/') - group), group);
+		unlinkat(t->fd, above, AT_REMOVEDIR);
+	}
+	return 0;
+}
+
+int cg_create(const struct cg_host *h, const char *tenant, const char *id)
+{
+	char group[GROUP_MAX];
+	size_t i;
+	int r = 0;
+
+	if (!cg_id_valid(id))
+		return -EINVAL;
+	for (i = 0; i < h->n && r == 0; i++)
+		r = make_group(h, &h->trees[i], tenant, id);
+	if (r < 0)
+		for (i--; i--;)
+			remove_group(h, &h->trees[i],
+			             machine_group(h, &h->trees[i], tenant, id, group));
+	return r;
+}
+
+static bool tree_has(const struct tree *t, const char *group)
+{
+	return faccessat(t->fd, group, F_OK, 0) == 0;
+}
+
+/*
+ * The group of this machine in a tree, where its tenant is not known; "": it has none. One that is
+ * being moved has two; then it is the one that it leaves.
+ */
+static void find_group(const struct cg_host *h, const struct tree *t, const char *id,
+                       char ret[GROUP_MAX])
+{
+	autoclosedir DIR *d = NULL;
+	struct dirent *e;
+	int fd;
+
+	if (tree_has(t, machine_group(h, t, NULL, id, ret)))
+		return;
+	if (t->tenants && tree_has(t, machine_group(h, t, "", id, ret)))
+		return;
+	*ret = 0;
+	if (!t->tenants)
+		return;
+	fd = openat(t->fd, h->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	d = fd < 0 ? NULL : fdopendir(fd);
+	if (!d && fd >= 0)
+		close(fd);
+	while (d && (e = readdir(d))) {
+		if (strncmp(e->d_name, TENANT_GROUP, strlen(TENANT_GROUP)) != 0)
+			continue;
+		snprintf(ret, GROUP_MAX, "%s/%s/%s", h->parent, e->d_name, id);
+		if (tree_has(t, ret))
+			return;
+	}
+	*ret = 0;
+}
+
+static void tree_stats(const struct cg_host *h, const struct tree *t, const char *group,
                        struct cg_stats *s)
 {
 	uint64_t usage_us;
 
 	if (t->have & CG_MEMORY) {
-		if (get_u64(h, t, id, t->v2 ? "memory.current" : "memory.usage_in_bytes",
+		if (get_u64(t, group, t->v2 ? "memory.current" : "memory.usage_in_bytes",
 		            &s->memory_bytes) == 0)
 			s->have |= CG_MEMORY;
-		(void)get_u64(h, t, id, t->v2 ? "memory.peak" : "memory.max_usage_in_bytes",
+		(void)get_u64(t, group, t->v2 ? "memory.peak" : "memory.max_usage_in_bytes",
 		              &s->memory_peak_bytes);
-		(void)get_key(h, t, id, t->v2 ? "memory.events" : "memory.oom_control", "oom_kill",
+		(void)get_key(t, group, t->v2 ? "memory.events" : "memory.oom_control", "oom_kill",
 		              &s->oom_kills);
 	}
-	if ((t->have & CG_PIDS) && get_u64(h, t, id, "pids.current", &s->pids) == 0)
+	if ((t->have & CG_PIDS) && get_u64(t, group, "pids.current", &s->pids) == 0)
 		s->have |= CG_PIDS;
-	if ((t->have & CG_CPUACCT) && get_u64(h, t, id, "cpuacct.usage", &s->cpu_ns) == 0)
+	if ((t->have & CG_CPUACCT) && get_u64(t, group, "cpuacct.usage", &s->cpu_ns) == 0)
 		s->have |= CG_CPUACCT;
 	/* v2 has this one even where the cpu controller is off; an own v1 counter is finer. */
 	if (t->v2 && !(cg_have(h) & CG_CPUACCT) &&
-	    get_key(h, t, id, "cpu.stat", "usage_usec", &usage_us) == 0) {
+	    get_key(t, group, "cpu.stat", "usage_usec", &usage_us) == 0) {
 		s->cpu_ns = usage_us * 1000;
 		s->have |= CG_CPUACCT;
 	}
 }
 
-static bool tree_has(const struct cg_host *h, const struct tree *t, const char *id)
-{
-	char path[PATH_MAX];
-
-	return faccessat(t->fd, path_of(h, id, NULL, path), F_OK, 0) == 0;
-}
-
 int cg_stats(const struct cg_host *h, const char *id, struct cg_stats *ret)
 {
 	struct cg_stats s = {0};
+	char group[GROUP_MAX];
 	bool found = false;
 
 	if (!cg_id_valid(id))
 		return -EINVAL;
 	for (size_t i = 0; i < h->n; i++) {
-		found |= tree_has(h, &h->trees[i], id);
-		tree_stats(h, &h->trees[i], id, &s);
+		find_group(h, &h->trees[i], id, group);
+		if (!*group)
+			continue;
+		found = true;
+		tree_stats(h, &h->trees[i], group, &s);
 	}
 	if (!found)
 		return -ENOENT;
@@ -508,12 +670,11 @@ static void pids_fini(struct pids *p)
 	free(p->v);
 }
 
-static int pids_read(const struct cg_host *h, const struct tree *t, const char *id,
-                     struct pids *ret)
+static int pids_read(const struct tree *t, const char *group, struct pids *ret)
 {
 	autofree char *text = NULL;
 	size_t lines = 0;
-	int r = get(h, t, id, "cgroup.procs", &text);
+	int r = get(t, group, "cgroup.procs", &text);
 
 	if (r == -ENOENT || r == -ENODEV) /* removed, or going away under our hands */
 		return 0;
@@ -543,34 +704,54 @@ static bool pids_hold(const struct pids *p, pid_t pid)
 }
 
 /*
- * A pid read from a file may be another process's by the time we kill it. So: open pidfds, read the
- * list again, and signal only those still on it. Returns how many were there at first.
+ * A pid read from a file may be another process's by the time we use it. So: open pidfds, read the
+ * list again, and only those still on it count. The others' fd is -1 then.
  */
-static int tree_kill(const struct cg_host *h, const struct tree *t, const char *id)
+static int pids_hold_on(const struct tree *t, const char *group, struct pids *ret)
 {
-	AUTO(pids_fini) struct pids before = {0}, after = {0};
+	AUTO(pids_fini) struct pids after = {0};
 	int r;
 
-	r = pids_read(h, t, id, &before);
-	if (r < 0 || before.n == 0)
+	r = pids_read(t, group, ret);
+	if (r < 0 || ret->n == 0)
 		return r;
-	if (t->v2 && put(h, t, id, "cgroup.kill", "1") == 0)
-		return (int)before.n;
-	for (size_t i = 0; i < before.n; i++)
-		if (before.v[i].pid > 0)
-			before.v[i].fd = (int)syscall(SYS_pidfd_open, before.v[i].pid, 0);
-	r = pids_read(h, t, id, &after);
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < before.n; i++)
-		if (before.v[i].fd >= 0 && pids_hold(&after, before.v[i].pid))
-			syscall(SYS_pidfd_send_signal, before.v[i].fd, SIGKILL, NULL, 0);
-	return (int)before.n;
+	for (size_t i = 0; i < ret->n; i++)
+		if (ret->v[i].pid > 0)
+			ret->v[i].fd = (int)syscall(SYS_pidfd_open, ret->v[i].pid, 0);
+	r = pids_read(t, group, &after);
+	for (size_t i = 0; r == 0 && i < ret->n; i++) {
+		if (ret->v[i].fd >= 0 && !pids_hold(&after, ret->v[i].pid)) {
+			close(ret->v[i].fd);
+			ret->v[i].fd = -1;
+		}
+	}
+	return r;
+}
+
+/* Returns how many were there at first. */
+static int group_kill(const struct tree *t, const char *group)
+{
+	AUTO(pids_fini) struct pids there = {0};
+	int r;
+
+	if (t->v2) { /* all of them, without a look at each */
+		r = pids_read(t, group, &there);
+		if (r < 0 || there.n == 0 || put(t, group, "cgroup.kill", "1") == 0)
+			return r < 0 ? r : (int)there.n;
+		pids_fini(&there);
+		there = (struct pids){0};
+	}
+	r = pids_hold_on(t, group, &there);
+	for (size_t i = 0; r == 0 && i < there.n; i++)
+		if (there.v[i].fd >= 0)
+			syscall(SYS_pidfd_send_signal, there.v[i].fd, SIGKILL, NULL, 0);
+	return r < 0 ? r : (int)there.n;
 }
 
 int cg_kill(const struct cg_host *h, const char *id, unsigned timeout_ms)
 {
 	uint64_t end = mono_ms() + timeout_ms;
+	char group[GROUP_MAX];
 
 	if (!cg_id_valid(id))
 		return -EINVAL;
@@ -578,8 +759,10 @@ int cg_kill(const struct cg_host *h, const char *id, unsigned timeout_ms)
 		int left = 0;
 
 		for (size_t i = 0; i < h->n; i++) {
-			int r = tree_kill(h, &h->trees[i], id);
+			int r;
 
+			find_group(h, &h->trees[i], id, group);
+			r = *group ? group_kill(&h->trees[i], group) : 0;
 			if (r < 0)
 				return r;
 			left += r;
@@ -595,31 +778,145 @@ int cg_kill(const struct cg_host *h, const char *id, unsigned timeout_ms)
 int cg_remove(const struct cg_host *h, const char *id, unsigned timeout_ms)
 {
 	uint64_t end = mono_ms() + timeout_ms;
-	char path[PATH_MAX];
+	char group[GROUP_MAX];
 
 	if (!cg_id_valid(id))
 		return -EINVAL;
-	path_of(h, id, NULL, path);
 	for (size_t i = 0; i < h->n;) {
-		if (unlinkat(h->trees[i].fd, path, AT_REMOVEDIR) == 0 || errno == ENOENT) {
+		int r = 0;
+
+		find_group(h, &h->trees[i], id, group);
+		if (!*group) {
 			i++;
 			continue;
 		}
+		r = remove_group(h, &h->trees[i], group);
+		if (r == 0)
+			continue; /* a move that was not finished leaves two */
 		/* The last process is a zombie already, but its exit has not finished yet. */
-		if (errno != EBUSY || mono_ms() >= end)
-			return -errno;
+		if (r != -EBUSY || mono_ms() >= end)
+			return r;
 		poll(NULL, 0, 1);
 	}
 	return 0;
 }
 
-int cg_v2_dir(const struct cg_host *h, const char *id)
+/* ---- whose it is ---- */
+
+/* The first of a machine's processes is the one that starts the others: it is moved first. */
+static int move_processes(const struct tree *t, const char *from, const char *to)
 {
-	char path[PATH_MAX];
+	AUTO(pids_fini) struct pids there = {0};
+	int r = pids_hold_on(t, from, &there);
+
+	for (size_t i = 0; r == 0 && i < there.n; i++) {
+		if (there.v[i].fd < 0)
+			continue;
+		r = put_u64(t, to, "cgroup.procs", (uint64_t)there.v[i].pid);
+		if (r == -ESRCH) /* it has ended */
+			r = 0;
+	}
+	return r < 0 ? r : (int)there.n;
+}
+
+/* What it was limited to, it is limited to there. A file that this host lacks says nothing. */
+static int copy_limits(const struct tree *t, const char *from, const char *to)
+{
+	static const char *const v1[] = {"memory.limit_in_bytes", "memory.memsw.limit_in_bytes",
+	                                 "cpu.cfs_period_us", "cpu.cfs_quota_us", "pids.max"};
+	static const char *const v2[] = {"memory.max", "memory.swap.max", "memory.oom.group",
+	                                 "cpu.max", "pids.max"};
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < ARRAY_LEN(v1); i++) {
+		const char *file = t->v2 ? v2[i] : v1[i];
+		autofree char *text = NULL;
+
+		if (get(t, from, file, &text) < 0)
+			continue;
+		r = put(t, to, file, text);
+		if (r == -EINVAL) /* v1, and its tenant may use less than that */
+			r = 0;
+	}
+	return r;
+}
+
+static int tree_move(const struct cg_host *h, const struct tree *t, const char *id,
+                     const char *tenant, uint64_t end)
+{
+	char from[GROUP_MAX], to[GROUP_MAX];
+	int r = 0;
+
+	machine_group(h, t, tenant, id, to);
+	find_group(h, t, id, from);
+	if (!*from || !strcmp(from, to))
+		return 0;
+	r = make_group(h, t, tenant, id);
+	if (r == -EEXIST) /* a move that was not finished */
+		r = 0;
+	if (r == 0)
+		r = copy_limits(t, from, to);
+	if (r < 0)
+		return r;
+	for (;;) {
+		r = move_processes(t, from, to);
+		if (r == 0)
+			r = remove_group(h, t, from);
+		if (r <= 0 && r != -EBUSY)
+			return r;
+		if (mono_ms() >= end)
+			return -ETIMEDOUT;
+		if (r == -EBUSY)
+			poll(NULL, 0, 1);
+	}
+}
+
+int cg_move(const struct cg_host *h, const char *id, const char *tenant, unsigned timeout_ms)
+{
+	uint64_t end = mono_ms() + timeout_ms;
+	int r = 0;
+
+	if (!cg_id_valid(id) || !tenant)
+		return -EINVAL;
+	for (size_t i = 0; i < h->n && r == 0; i++)
+		if (h->trees[i].tenants)
+			r = tree_move(h, &h->trees[i], id, tenant, end);
+	return r;
+}
+
+void cg_settle(const struct cg_host *h)
+{
+	for (size_t i = 0; i < h->n; i++) {
+		const struct tree *t = &h->trees[i];
+		int fd = openat(t->fd, h->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		autoclosedir DIR *d = fd < 0 ? NULL : fdopendir(fd);
+		char group[GROUP_MAX];
+		struct dirent *e;
+
+		if (!d && fd >= 0)
+			close(fd);
+		if ((t->have & CG_CPU) && h->share.cpu_weight)
+			(void)weigh_cpu(t, h->parent, h->share.cpu_weight);
+		if ((t->have & CG_IO) && h->share.io_weight)
+			weigh_io(t, h->parent, h->share.io_weight);
+		while (d && (e = readdir(d))) {
+			if (strncmp(e->d_name, TENANT_GROUP, strlen(TENANT_GROUP)) != 0)
+				continue;
+			snprintf(group, sizeof(group), "%s/%s", h->parent, e->d_name);
+			if (unlinkat(t->fd, group, AT_REMOVEDIR) < 0 && (t->have & CG_CPU))
+				(void)limit_cpu(t, group, h->share.tenant_cpu_percent);
+		}
+	}
+}
+
+int cg_v2_dir(const struct cg_host *h, const char *tenant, const char *id)
+{
+	char group[GROUP_MAX];
 
 	for (size_t i = 0; i < h->n; i++) {
 		if (h->trees[i].v2) {
-			int fd = openat(h->trees[i].fd, path_of(h, id, NULL, path),
+			int fd = openat(h->trees[i].fd,
+			                machine_group(h, &h->trees[i], tenant, id, group),
 			                O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 			return fd < 0 ? -errno : fd;
@@ -628,8 +925,10 @@ int cg_v2_dir(const struct cg_host *h, const char *id)
 	return -ENOENT;
 }
 
-int cg_v1_joins(const struct cg_host *h, const char *id, struct cg_join *ret, size_t *ret_n)
+int cg_v1_joins(const struct cg_host *h, const char *tenant, const char *id, struct cg_join *ret,
+                size_t *ret_n)
 {
+	char group[GROUP_MAX];
 	size_t n = 0;
 
 	if (!cg_id_valid(id))
@@ -638,7 +937,8 @@ int cg_v1_joins(const struct cg_host *h, const char *id, struct cg_join *ret, si
 		if (h->trees[i].v2)
 			continue;
 		ret[n].tree = h->trees[i].fd;
-		snprintf(ret[n].path, sizeof(ret[n].path), "%s/%s/tasks", h->parent, id);
+		machine_group(h, &h->trees[i], tenant, id, group);
+		snprintf(ret[n].path, sizeof(ret[n].path), "%.240s/tasks", group);
 		n++;
 	}
 	*ret_n = n;

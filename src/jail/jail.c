@@ -73,11 +73,13 @@ int jail_new(const struct jail_config *cfg, struct jail **ret, struct err *e)
 		r = err_set(e, errno, "bad_run_dir", "cannot open the directory %s", cfg->run_dir);
 		goto failed;
 	}
-	r = cg_open(NULL, cfg->cgroup_parent ? cfg->cgroup_parent : "panda", &j->cg);
+	r = cg_open(NULL, cfg->cgroup_parent ? cfg->cgroup_parent : "panda", cfg->share, &j->cg);
 	if (r < 0) {
 		err_set(e, -r, "jail_failed", "cannot look for control groups: %s", strerror(-r));
 		goto failed;
 	}
+	if (cfg->share)
+		cg_settle(j->cg);
 	cg = cg_have(j->cg);
 	j->have |= (cg & CG_MEMORY ? JAIL_CG_MEMORY : 0) | (cg & CG_CPU ? JAIL_CG_CPU : 0) |
 	           (cg & CG_PIDS ? JAIL_CG_PIDS : 0);

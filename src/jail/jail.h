@@ -49,7 +49,9 @@ struct jail_config {
 	const char *cgroup_parent; /* "panda" when NULL */
 	uid_t uid_base;            /* JAIL_UID_BASE when 0 */
 	unsigned uid_count;        /* JAIL_UID_COUNT when 0 */
-	bool no_spawns;            /* there is no root then, and nothing can be spawned */
+	/* What tenants share; the groups that are there get it now. NULL: this is no such host. */
+	const struct cg_share *share;
+	bool no_spawns; /* there is no root then, and nothing can be spawned */
 };
 
 /*
@@ -84,7 +86,8 @@ struct jail_fd {
 
 struct jail_spec {
 	const char *id;
-	uid_t uid; /* from jail_uid_take(); ignored where the host lacks JAIL_UID */
+	const char *tenant; /* whose share of the host it uses, see cg_create() */
+	uid_t uid;          /* from jail_uid_take(); ignored where the host lacks JAIL_UID */
 	gid_t gid;
 	/*
 	 * A static ELF file, executable but better not readable by others (mode 0711): then the

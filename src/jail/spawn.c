@@ -66,16 +66,16 @@ int namespaces_make(unsigned long flags, struct ns_job *job)
 }
 
 /* "machine_exists", EEXIST: the id is taken. */
-static int make_groups(struct jail *j, const char *id, struct err *e)
+static int make_groups(struct jail *j, const struct jail_spec *spec, struct err *e)
 {
-	int r = cg_create(j->cg, id);
+	int r = cg_create(j->cg, spec->tenant, spec->id);
 
 	if (r == -EEXIST)
 		return err_set(e, EEXIST, "machine_exists",
-		               "there is a control group of machine %s already", id);
+		               "there is a control group of machine %s already", spec->id);
 	if (r < 0)
-		return err_set(e, -r, "jail_failed", "cannot make a control group for %s: %s", id,
-		               strerror(-r));
+		return err_set(e, -r, "jail_failed", "cannot make a control group for %s: %s",
+		               spec->id, strerror(-r));
 	return 0;
 }
 
@@ -96,7 +96,7 @@ static int make_namespaces(struct jail *j, struct child_job *job, struct err *e)
 
 static int limit_groups(struct jail *j, const struct jail_spec *spec, struct err *e)
 {
-	int r = cg_limit(j->cg, spec->id, &spec->limits);
+	int r = cg_limit(j->cg, spec->tenant, spec->id, &spec->limits);
 
 	if (r < 0)
 		return err_set(e, -r, "jail_failed", "cannot set the limits of %s: %s", spec->id,
@@ -188,7 +188,7 @@ static void add_rlimits(struct child_job *job)
 static int run(struct child_job *job, int *ret_pidfd, pid_t *ret_pid, struct err *e)
 {
 	const struct jail *j = job->jail;
-	autoclose int group = cg_v2_dir(j->cg, job->spec->id);
+	autoclose int group = cg_v2_dir(j->cg, job->spec->tenant, job->spec->id);
 	autoclose int pidfd = -1;
 	struct clone_args ca = {.flags = CLONE_PIDFD, .exit_signal = SIGCHLD};
 	pid_t pid;
@@ -240,7 +240,7 @@ int jail_spawn(struct jail *j, const struct jail_spec *spec, int *ret_pidfd, pid
 	if (r == 0)
 		r = check_wanted(j, spec->want, e);
 	if (r == 0)
-		r = make_groups(j, spec->id, e);
+		r = make_groups(j, spec, e);
 	if (r < 0)
 		return r;
 
@@ -254,7 +254,7 @@ int jail_spawn(struct jail *j, const struct jail_spec *spec, int *ret_pidfd, pid
 			            "cannot make Landlock rules: %s", strerror(-job.landlock));
 	}
 	if (r == 0) {
-		cg_v1_joins(j->cg, spec->id, job.joins, &job.njoins);
+		cg_v1_joins(j->cg, spec->tenant, spec->id, job.joins, &job.njoins);
 		id_maps_self(&job.maps);
 		snprintf(job.oom_score_adj, sizeof(job.oom_score_adj), "%d", JAIL_OOM_SCORE_ADJ);
 		add_rlimits(&job);

@@ -130,6 +130,7 @@ void engine_machine_fini(struct engine_machine *m);
 
 struct engine_start {
 	const char *id;
+	const char *tenant;   /* whose share of the host it uses; NULL: no tenant's */
 	const char *hostname; /* what its guest is called; NULL: as its id */
 	int dirfd;            /* directory for it, empty or prepared; borrowed */
 	const struct engine_image *image;
@@ -180,6 +181,10 @@ struct engines {
 	 */
 	int (*prepare)(struct engines *e, const char *id, int dirfd, struct err *err);
 	void (*forget)(struct engines *e, const char *id);
+
+	/* One that runs is this tenant's from some ms later on, if it is not yet. Returns at once.
+	 */
+	void (*belongs)(struct engines *e, const char *id, const char *tenant);
 
 	/* Boots or restores. Returns when the kernel runs; *ret is the caller's. */
 	int (*start)(struct engines *e, const struct engine_start *s, struct engine_machine *ret,

@@ -330,6 +330,12 @@ int machine_start_guest(struct machines *ms, struct engine_start *s, const char 
 	return 0;
 }
 
+void machine_belongs(struct machines *ms, const char *id, const char *tenant)
+{
+	if (ms->engines->belongs)
+		ms->engines->belongs(ms->engines, id, tenant);
+}
+
 int machine_snapshot(struct machines *ms, const char *id, struct engine_image *ret,
                      struct engine_snapshot_info *info, struct err *e)
 {

@@ -78,6 +78,9 @@ int machine_start_guest(struct machines *ms, struct engine_start *s, const char 
                         uint64_t generation, struct machine_info *info, struct guest **ret,
                         struct err *e);
 
+/* It uses this tenant's share of the host from some ms later on. Returns at once. */
+void machine_belongs(struct machines *ms, const char *id, const char *tenant);
+
 /* Looks without touching. */
 int machine_look(struct machines *ms, const char *id, struct machine_info *ret, struct err *e);
 /* Calls fn for each machine, dead ones too. */

@@ -105,6 +105,7 @@ int build_start(struct build *b, const struct engine_image *image, bool network,
 {
 	struct depot *depot = b->order->depot;
 	struct engine_start s = {.id = machine,
+	                         .tenant = b->info.tenant,
 	                         .image = image,
 	                         .cpu = -1,
 	                         .cpus =

@@ -56,7 +56,7 @@ int bed_open(struct bed *b, struct err *e)
 	dir = open(b->store_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	r = dir < 0 ? -errno : snapshot_store_open(dir, &b->store);
 	if (r == 0)
-		r = cg_open(NULL, "panda", &b->cg);
+		r = cg_open(NULL, "panda", NULL, &b->cg);
 	return r < 0 ? err_set(e, -r, "store", "cannot open %s: %s", b->store_dir, strerror(-r))
 	             : 0;
 }

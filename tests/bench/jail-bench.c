@@ -106,10 +106,10 @@ static void bench_cgroups(void)
 	for (unsigned i = 0; i < rounds; i++) {
 		uint64_t a = mono_ns(), b, c;
 
-		if (cg_create(cg, "bench") < 0)
+		if (cg_create(cg, NULL, "bench") < 0)
 			die("cg_create", NULL);
 		b = mono_ns();
-		if (cg_limit(cg, "bench", &lim) < 0)
+		if (cg_limit(cg, NULL, "bench", &lim) < 0)
 			die("cg_limit", NULL);
 		c = mono_ns();
 		if (cg_remove(cg, "bench", 1000) < 0)

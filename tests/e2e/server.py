@@ -211,7 +211,8 @@ class Pandad:
             for line in groups:
                 parts = line.split(":")[2].split("/")
                 if self.group in parts and parts[-1] != self.group:
-                    found.setdefault(parts[parts.index(self.group) + 1], set()).add(int(pid))
+                    below = [x for x in parts[parts.index(self.group) + 1:] if not x.startswith("tenant.")]
+                    found.setdefault(below[0], set()).add(int(pid))
         waiting |= self.waiting()  # they come and go meanwhile
         return {id: pids for id, pids in found.items() if all or id not in waiting}
 
@@ -222,11 +223,19 @@ class Pandad:
                 os.kill(pid, number)
 
     def cgroups(self):
-        """Ids that have a control group, in any hierarchy."""
+        """Ids that have a control group, in any hierarchy; and tenants' groups that have no machine, which there should be none of."""
         ids = set()
         for parent in [*CGROUPS.glob(self.group), *CGROUPS.glob(f"*/{self.group}")]:
-            ids |= {d.name for d in parent.iterdir() if d.is_dir()}
+            for d in filter(Path.is_dir, parent.iterdir()):
+                inside = {x.name for x in d.iterdir() if x.is_dir()} if d.name.startswith("tenant.") else set()
+                ids |= inside or {d.name}
         return ids
+
+    def group_of(self, id):
+        """Where the cpu is shared out: its control group, if there is one."""
+        found = [g for tree in (CGROUPS, *CGROUPS.iterdir()) for g in (tree / self.group / id, *tree.glob(f"{self.group}/tenant.*/{id}"))
+                 if (g / "cpu.shares").exists() or (g / "cpu.weight").exists()]
+        return found[0] if found else None
 
     def snapshots(self):
         try:

@@ -134,6 +134,10 @@ static void say_sandboxes(FILE *t, const struct host *h)
 		fprintf(t, "pandastack_sandboxes{state=\"%s\"} %" PRIu64 "\n",
 		        sandbox_state_record((enum sandbox_state)i), states[i]);
 	gauge(t, "sandbox_memory_bytes", "Memory promised to sandboxes that run.", memory_mb << 20);
+	gauge(t, "tenant_cpu_percent", "Percent of one cpu that a tenant may use; 0: no limit.",
+	      h->config.tenant_cpu_percent);
+	gauge(t, "sandbox_cpu_percent", "Percent of one cpu that a sandbox may use; 0: no limit.",
+	      h->config.sandbox_cpu_percent);
 	counter(t, "sandbox_creates_total", "Sandboxes created.", s->creates);
 	counter(t, "sandbox_forks_total", "Children forked.", s->forks);
 	counter(t, "sandbox_kills_total", "Sandboxes killed.", s->kills);

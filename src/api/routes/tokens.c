@@ -220,9 +220,11 @@ void me_get(struct call *c)
 	unsigned rate = t && t->rate_per_s ? t->rate_per_s : c->api->config.rate_per_s;
 
 	call_json(c, 200,
-	          json_pack("{s:s, s:s, s:n, s:[], s:s, s:s, s:o, s:o, s:o}", "user_id", c->tenant,
-	                    "email", "", "current_org", "orgs", "auth_method",
+	          json_pack("{s:s, s:s, s:n, s:[], s:s, s:s, s:o, s:o, s:{s:i, s:i}, s:o}",
+	                    "user_id", c->tenant, "email", "", "current_org", "orgs", "auth_method",
 	                    c->token[0] ? "token" : "stub", "tenant", c->tenant, "scopes",
-	                    scopes(c->admin), "quota", quota_json(&c->quota, rate), "usage",
-	                    usage(c)));
+	                    scopes(c->admin), "quota", quota_json(&c->quota, rate), "share",
+	                    "cpu_percent", (int)c->host->config.tenant_cpu_percent,
+	                    "sandbox_cpu_percent", (int)c->host->config.sandbox_cpu_percent,
+	                    "usage", usage(c)));
 }

@@ -612,7 +612,7 @@ static struct cg_host *host_with(const char *type)
 		if (at)
 			n += (size_t)snprintf(kept + n, TEXT_MAX - n, "%.*s", len, line);
 	}
-	assert_int_equal(cg_open(kept, PARENT, &h), 0);
+	assert_int_equal(cg_open(kept, PARENT, NULL, &h), 0);
 	return h;
 }
 

@@ -2,6 +2,7 @@
  * Paths and texts, against directories that only look like control groups. A fake cgroup has the
  * files a test made in it; the kernel would fill a new directory by itself, a fake stays empty.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -30,7 +31,7 @@ static char root[] = "/tmp/jail-cg-XXXXXX";
 
 static void put(const char *path, const char *text)
 {
-	char full[PATH];
+	char full[PATH + 32];
 	autoclose int fd = -1;
 
 	snprintf(full, sizeof(full), "%s/%s", root, path);
@@ -46,7 +47,7 @@ static void put(const char *path, const char *text)
 static void assert_file(const char *path, const char *want)
 {
 	autofree char *text = NULL;
-	char full[PATH];
+	char full[PATH + 32];
 
 	snprintf(full, sizeof(full), "%s/%s", root, path);
 	assert_int_equal(io_read_file(AT_FDCWD, full, SMALL, &text, NULL), 0);
@@ -55,21 +56,26 @@ static void assert_file(const char *path, const char *want)
 
 static bool exists(const char *path)
 {
-	char full[PATH];
+	char full[PATH + 32];
 
 	snprintf(full, sizeof(full), "%s/%s", root, path);
 	return access(full, F_OK) == 0;
 }
 
-static struct cg_host *open_host(const char *fmt)
+static struct cg_host *open_shared(const char *fmt, const struct cg_share *share)
 {
 	struct cg_host *h = NULL;
 	autofree char *text = NULL;
 
 	/* %1$s is the root, as often as a line needs it */
 	assert_true(asprintf(&text, fmt, root) > 0);
-	assert_int_equal(cg_open(text, "panda/machines", &h), 0);
+	assert_int_equal(cg_open(text, "panda/machines", share, &h), 0);
 	return h;
+}
+
+static struct cg_host *open_host(const char *fmt)
+{
+	return open_shared(fmt, NULL);
 }
 
 static const char v1_mounts[] =
@@ -118,13 +124,13 @@ static void v1_groups_are_made_in_every_tree_once(void **state)
 	assert_int_equal(cg_have(h), CG_MEMORY | CG_CPU | CG_CPUACCT | CG_PIDS);
 	assert_string_equal(cg_describe(h), "v1: cpu cpuacct memory pids");
 	assert_string_equal(cg_why(h), "");
-	assert_int_equal(cg_create(h, "m1"), 0);
+	assert_int_equal(cg_create(h, NULL, "m1"), 0);
 	assert_true(exists("v1/cpu,cpuacct/panda/machines/m1"));
 	assert_true(exists("v1/memory/panda/machines/m1"));
 	assert_true(exists("v1/pids/panda/machines/m1"));
 	assert_false(exists("v1/systemd/panda"));
 	assert_false(exists("v1/memory-again/panda"));
-	assert_int_equal(cg_v2_dir(h, "m1"), -ENOENT);
+	assert_int_equal(cg_v2_dir(h, NULL, "m1"), -ENOENT);
 	assert_int_equal(cg_remove(h, "m1", 0), 0);
 	assert_false(exists("v1/memory/panda/machines/m1"));
 	assert_int_equal(cg_remove(h, "m1", 0), 0);
@@ -138,11 +144,11 @@ static void an_id_that_exists_anywhere_is_refused_whole(void **state)
 	make_v1();
 	h = open_host(v1_mounts);
 	put("v1/pids/panda/machines/m2/pids.current", "1\n");
-	assert_int_equal(cg_create(h, "m2"), -EEXIST);
+	assert_int_equal(cg_create(h, NULL, "m2"), -EEXIST);
 	assert_false(exists("v1/memory/panda/machines/m2"));
-	assert_int_equal(cg_create(h, "../up"), -EINVAL);
-	assert_int_equal(cg_create(h, ""), -EINVAL);
-	assert_int_equal(cg_create(h, "a b"), -EINVAL);
+	assert_int_equal(cg_create(h, NULL, "../up"), -EINVAL);
+	assert_int_equal(cg_create(h, NULL, ""), -EINVAL);
+	assert_int_equal(cg_create(h, NULL, "a b"), -EINVAL);
 	cg_close(h);
 }
 
@@ -160,17 +166,17 @@ static void v1_limits_are_written(void **state)
 	put("v1/cpu,cpuacct/panda/machines/m3/cpu.cfs_quota_us", "");
 	put("v1/pids/panda/machines/m3/pids.max", "");
 	h = open_host(v1_mounts);
-	assert_int_equal(cg_limit(h, "m3", &lim), 0);
+	assert_int_equal(cg_limit(h, NULL, "m3", &lim), 0);
 	assert_file("v1/memory/panda/machines/m3/memory.limit_in_bytes", "5242880");
 	assert_file("v1/memory/panda/machines/m3/memory.memsw.limit_in_bytes", "5242880");
 	assert_file("v1/cpu,cpuacct/panda/machines/m3/cpu.cfs_period_us", "100000");
 	assert_file("v1/cpu,cpuacct/panda/machines/m3/cpu.cfs_quota_us", "250000");
 	assert_file("v1/pids/panda/machines/m3/pids.max", "7");
-	assert_int_equal(cg_v1_joins(h, "m3", joins, &n), 0);
+	assert_int_equal(cg_v1_joins(h, NULL, "m3", joins, &n), 0);
 	assert_int_equal(n, 3);
 	assert_string_equal(joins[0].path, "panda/machines/m3/tasks");
 	/* a limit that cannot be written is never passed over */
-	assert_int_equal(cg_limit(h, "absent", &lim), -ENOENT);
+	assert_int_equal(cg_limit(h, NULL, "absent", &lim), -ENOENT);
 	cg_close(h);
 }
 
@@ -231,17 +237,17 @@ static void v2_limits_are_written(void **state)
 	put("v2/panda/machines/m5/cpu.max", "");
 	put("v2/panda/machines/m5/pids.max", "");
 	h = open_host(v2_mounts);
-	assert_int_equal(cg_limit(h, "m5", &lim), 0); /* a host without swap accounting */
+	assert_int_equal(cg_limit(h, NULL, "m5", &lim), 0); /* a host without swap accounting */
 	put("v2/panda/machines/m5/memory.swap.max", "");
-	assert_int_equal(cg_limit(h, "m5", &lim), 0);
+	assert_int_equal(cg_limit(h, NULL, "m5", &lim), 0);
 	assert_file("v2/panda/machines/m5/memory.max", "5242880");
 	assert_file("v2/panda/machines/m5/memory.swap.max", "0");
 	assert_file("v2/panda/machines/m5/memory.oom.group", "1");
 	assert_file("v2/panda/machines/m5/cpu.max", "50000 100000");
 	assert_file("v2/panda/machines/m5/pids.max", "7");
-	dir = cg_v2_dir(h, "m5");
+	dir = cg_v2_dir(h, NULL, "m5");
 	assert_true(dir >= 0);
-	assert_int_equal(cg_v1_joins(h, "m5", joins, &n), 0);
+	assert_int_equal(cg_v1_joins(h, NULL, "m5", joins, &n), 0);
 	assert_int_equal(n, 0);
 	cg_close(h);
 }
@@ -316,8 +322,157 @@ static void a_tree_that_cannot_be_used_is_explained(void **state)
 	assert_string_equal(cg_describe(h), "none");
 	assert_non_null(strstr(cg_why(h), "flat/panda/machines: Not a directory"));
 	cg_close(h);
-	assert_int_equal(cg_open("", "/absolute", &h), -EINVAL);
-	assert_int_equal(cg_open("", "a/../b", &h), -EINVAL);
+	assert_int_equal(cg_open("", "/absolute", NULL, &h), -EINVAL);
+	assert_int_equal(cg_open("", "a/../b", NULL, &h), -EINVAL);
+}
+
+/* The one group of a tenant below this directory; "": there is none. */
+static void find_tenant(const char *dir, char ret[PATH])
+{
+	char full[PATH + 32];
+	struct dirent *e;
+	autoclosedir DIR *d = NULL;
+
+	*ret = 0;
+	snprintf(full, sizeof(full), "%s/%s", root, dir);
+	d = opendir(full);
+	assert_non_null(d);
+	while ((e = readdir(d))) {
+		if (strncmp(e->d_name, "tenant.", 7) != 0 || !strcmp(e->d_name, "tenant.none"))
+			continue;
+		assert_string_equal(ret, "");
+		snprintf(ret, PATH, "%.200s/%.100s", dir, e->d_name);
+	}
+}
+
+static bool exists_in(const char *dir, const char *name)
+{
+	char path[PATH];
+
+	snprintf(path, sizeof(path), "%.300s/%.100s", dir, name);
+	return exists(path);
+}
+
+static void v2_machines_are_below_their_tenant(void **state)
+{
+	char tenant[PATH], path[PATH];
+	struct cg_stats st;
+	struct cg_host *h;
+
+	make_v2("cpu memory pids\n", "cpu memory pids\n");
+	h = open_host(v2_mounts);
+	assert_int_equal(cg_create(h, "acme/../ inc", "t1"), 0);
+	assert_int_equal(cg_create(h, "acme/../ inc", "t2"), 0);
+	assert_int_equal(cg_create(h, "acme/../ inc", "t2"), -EEXIST);
+	assert_int_equal(cg_create(h, "", "t3"), 0);
+	find_tenant("v2/panda/machines", tenant);
+	assert_null(strstr(tenant, "acme"));
+	assert_true(exists_in(tenant, "t1"));
+	assert_true(exists_in(tenant, "t2"));
+	assert_true(exists("v2/panda/machines/tenant.none/t3"));
+	snprintf(path, sizeof(path), "%.300s/t2/pids.current", tenant);
+	put(path, "5\n");
+	assert_int_equal(cg_stats(h, "t2", &st), 0); /* found by its id alone */
+	assert_int_equal(st.pids, 5);
+	snprintf(path, sizeof(path), "%s/%.300s/t2/pids.current", root, tenant);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(cg_remove(h, "t1", 0), 0);
+	assert_true(exists_in(tenant, ""));
+	assert_int_equal(cg_remove(h, "t2", 0), 0);
+	assert_false(exists_in(tenant, "")); /* the last one */
+	assert_int_equal(cg_remove(h, "t3", 0), 0);
+	assert_false(exists("v2/panda/machines/tenant.none"));
+	cg_close(h);
+}
+
+static void v1_only_the_tree_of_the_cpu_has_tenants(void **state)
+{
+	struct cg_limits lim = {.cpu_max_percent = 400};
+	struct cg_share share = {.tenant_cpu_percent = 150};
+	struct cg_join joins[CG_TREES_MAX];
+	char tenant[PATH], path[PATH];
+	struct cg_host *h;
+	size_t n = 0;
+
+	make_v1();
+	h = open_shared(v1_mounts, &share);
+	/* A fake group has no files of itself, so its tenant's cannot be limited. */
+	assert_int_equal(cg_create(h, "acme", "t4"), -ENOTSUP);
+	assert_false(exists("v1/memory/panda/machines/t4"));
+	find_tenant("v1/cpu,cpuacct/panda/machines", tenant);
+	assert_string_equal(tenant, "");
+	cg_close(h);
+	h = open_host(v1_mounts);
+	assert_int_equal(cg_create(h, "acme", "t4"), 0);
+	cg_close(h);
+	h = open_shared(v1_mounts, &share);
+	find_tenant("v1/cpu,cpuacct/panda/machines", tenant);
+	assert_true(exists_in(tenant, "t4"));
+	assert_true(exists("v1/memory/panda/machines/t4"));
+	assert_true(exists("v1/pids/panda/machines/t4"));
+	assert_int_equal(cg_v1_joins(h, "acme", "t4", joins, &n), 0);
+	assert_int_equal(n, 3);
+	assert_string_equal(joins[1].path, "panda/machines/t4/tasks");
+	assert_non_null(strstr(joins[0].path, "/tenant."));
+	snprintf(path, sizeof(path), "%.300s/t4/cpu.cfs_period_us", tenant);
+	put(path, "");
+	snprintf(path, sizeof(path), "%.300s/t4/cpu.cfs_quota_us", tenant);
+	put(path, "");
+	assert_int_equal(cg_limit(h, "acme", "t4", &lim), 0);
+	assert_file(path, "150000"); /* v1 takes no more than what the tenant has */
+	cg_close(h);
+}
+
+static void a_machine_moves_to_its_tenant_with_its_limits(void **state)
+{
+	char pid_text[32], tenant[PATH], path[PATH];
+	struct cg_host *h;
+
+	make_v2("cpu memory pids\n", "cpu memory pids\n");
+	h = open_host(v2_mounts);
+	assert_int_equal(cg_move(h, "absent", "zeta", 0), 0);
+	assert_int_equal(cg_create(h, "zeta", "t5"), 0); /* a move that was not finished */
+	find_tenant("v2/panda/machines", tenant);
+	snprintf(path, sizeof(path), "%.300s/t5/memory.max", tenant);
+	put(path, "");
+	snprintf(path, sizeof(path), "%.300s/t5/cgroup.procs", tenant);
+	put(path, "");
+	snprintf(pid_text, sizeof(pid_text), "%d\n", getpid());
+	put("v2/panda/machines/tenant.none/t5/cgroup.procs", pid_text);
+	put("v2/panda/machines/tenant.none/t5/memory.max", "123\n");
+	/* The fake list does not shrink. */
+	assert_int_equal(cg_move(h, "t5", "zeta", 0), -ETIMEDOUT);
+	pid_text[strlen(pid_text) - 1] = 0;
+	assert_file(path, pid_text);
+	snprintf(path, sizeof(path), "%.300s/t5/memory.max", tenant);
+	assert_file(path, "123\n");
+	assert_int_equal(cg_move(h, "../t5", "zeta", 0), -EINVAL);
+	cg_close(h);
+}
+
+static void what_is_there_gets_the_share_and_goes_when_it_is_empty(void **state)
+{
+	struct cg_share share = {.cpu_weight = 50, .io_weight = 200};
+	struct cg_host *h;
+
+	make_v2("cpu io memory pids\n", "");
+	put("v2/panda/machines/cpu.weight", "");
+	put("v2/panda/machines/io.weight", "");
+	put("v2/panda/machines/tenant.0123/cpu.max", "");
+	put("v2/panda/machines/tenant.4567/gone", "");
+	assert_int_equal(chdir(root), 0);
+	assert_int_equal(unlink("v2/panda/machines/tenant.4567/gone"), 0);
+	h = open_shared(v2_mounts, &share);
+	assert_file("v2/cgroup.subtree_control", "+memory +cpu +pids +io");
+	put("v2/panda/machines/cgroup.subtree_control", "cpu io memory pids\n");
+	cg_close(h);
+	h = open_shared(v2_mounts, &share);
+	cg_settle(h);
+	assert_file("v2/panda/machines/cpu.weight", "50");
+	assert_file("v2/panda/machines/io.weight", "200");
+	assert_file("v2/panda/machines/tenant.0123/cpu.max", "max");
+	assert_false(exists("v2/panda/machines/tenant.4567"));
+	cg_close(h);
 }
 
 static int set_up(void **state)
@@ -348,6 +503,10 @@ int main(void)
 	    cmocka_unit_test(a_v2_tree_without_controllers_still_kills),
 	    cmocka_unit_test(where_there_is_no_kill_file_each_process_is_signalled),
 	    cmocka_unit_test(a_tree_that_cannot_be_used_is_explained),
+	    cmocka_unit_test(v2_machines_are_below_their_tenant),
+	    cmocka_unit_test(v1_only_the_tree_of_the_cpu_has_tenants),
+	    cmocka_unit_test(a_machine_moves_to_its_tenant_with_its_limits),
+	    cmocka_unit_test(what_is_there_gets_the_share_and_goes_when_it_is_empty),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
