@@ -81,6 +81,32 @@ def test_a_machine_keeps_its_ids_while_others_are_forked_from_it(box):
     assert ids(box) == before
 
 
+def test_a_running_program_is_told_that_its_machine_is_another_one(panda, box):
+    """By a file that it can watch: the generation. It is read in a thread that was waiting when the machine was copied."""
+    box.keep()
+    assert box.ask("""
+import ctypes, os, threading
+libc, lives = ctypes.CDLL(None), []
+fd = libc.inotify_init()
+assert libc.inotify_add_watch(fd, b"/run/panda/generation", 2) > 0
+generation = lambda: int(open("/run/panda/generation").read())
+def wait():
+    while True:
+        os.read(fd, 4096)
+        lives.append(generation())
+threading.Thread(target=wait, daemon=True).start()
+""") is None
+    first = box.ask("generation()")
+    children = box.fork(2)
+    grandchild, = children[0].fork()
+    box.snapshot("one")
+    restored, = panda.restore("one")
+    for m, generations in (children[1], 1), (grandchild, 2), (restored, 1):
+        assert m.ask("generation()") == first + generations
+        wait_for("the program to see it", lambda: m.ask("lives[-1:]") == [first + generations])
+    assert box.ask("lives") == [] and box.ask("generation()") == first
+
+
 def guest_times(m):
     """(its clock minus ours in seconds, not counting the way there and back; its monotonic clock)"""
     before = time.time()

@@ -263,6 +263,53 @@ def test_a_node_that_stays(templates_pandad):
     p.clear()
 
 
+JS_DRAWS = """
+const c = require('crypto'), { Worker } = require('worker_threads');
+[c.randomBytes(16).toString('hex'), c.randomUUID(), globalThis.crypto.randomUUID(), c.randomInt(2 ** 47), await new Promise(r => c.randomInt(2 ** 47, (e, n) => r(n))),
+ globalThis.crypto.getRandomValues(new Uint32Array(4)).join(), Math.random(), [..."random"].map(() => Math.floor(Math.random() * 1e6)).join(),
+ c.generateKeyPairSync('ed25519').publicKey.export({ type: 'spki', format: 'der' }).toString('hex'),
+ (await globalThis.crypto.subtle.exportKey('jwk', await globalThis.crypto.subtle.generateKey({ name: 'AES-GCM', length: 256 }, true, ['encrypt']))).k,
+ await new Promise(r => new Worker("require('worker_threads').parentPort.postMessage(require('crypto').randomBytes(16).toString('hex'))", { eval: true }).on('message', r))
+].join('|')"""
+
+
+def test_the_random_numbers_of_a_running_node_differ_in_every_fork(templates_pandad):
+    """In parent and children, from everything that draws; and again when the machine comes back from the disk twice."""
+    p = templates_pandad
+    need(p, "agent")
+    id = p.create(template="agent")
+    s = Session(p, id, language="javascript")
+    drew = lambda s: s.value(JS_DRAWS).strip("'").split("|")
+    assert len(drew(s)) == 11  # and by that it has drawn ahead
+    children = [c["id"] for c in p.do("POST", f"/v1/sandboxes/{id}/fork-tree", {"count": 3})["children"]]
+    again = p.do("POST", f"/v1/sandboxes/{children[0]}/fork")["children"][0]
+    for column in zip(*(drew(Session(p, i, s.sid)) for i in (id, *children, again))):
+        assert len(set(column)) == len(column), column
+    snap = p.do("POST", f"/v1/sandboxes/{id}/snapshots")["id"]
+    twins = [p.do("POST", "/v1/sandboxes", {"from_snapshot": snap})["id"] for _ in range(2)]
+    for column in zip(*(drew(Session(p, i, s.sid)) for i in (id, *twins))):
+        assert len(set(column)) == len(column), column
+    p.clear()
+
+
+def test_a_node_program_of_the_users_own_is_seeded_in_every_fork(templates_pandad):
+    p = templates_pandad
+    need(p, "agent")
+    id = p.create(template="agent")
+    p.do("PUT", f"/v1/sandboxes/{id}/fs?path=/root/server.js", b"""
+        require('http').createServer((q, a) => {
+            require('/usr/lib/panda/reseed.js')();
+            a.end(require('crypto').randomUUID() + Math.random());
+        }).listen(9000, '127.0.0.1', () => require('fs').writeFileSync('/root/up', ''));
+    """)
+    p.sh(id, "setsid node --require /usr/lib/panda/reseed.js /root/server.js </dev/null >/root/log 2>&1 & "
+             "until [ -e /root/up ]; do sleep 0.05; done; curl -sS http://127.0.0.1:9000")
+    children = [c["id"] for c in p.do("POST", f"/v1/sandboxes/{id}/fork-tree", {"count": 2})["children"]]
+    said = [p.sh(i, "curl -sS http://127.0.0.1:9000")["stdout"] for i in (id, *children)]
+    assert len(set(said)) == 3 and all(len(text) > 40 for text in said), said
+    p.clear()
+
+
 def test_a_running_node_cell_is_seen_and_interrupted(templates_pandad):
     p = templates_pandad
     need(p, "agent")

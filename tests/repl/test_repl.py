@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -109,10 +110,10 @@ def py(tmp_path, identity):
 
 
 @pytest.fixture
-def js(tmp_path):
+def js(tmp_path, identity):
     if shutil.which("node") is None:
         pytest.skip("this host has no node")
-    yield from closing(Repl([PANDA / "repl-node"], tmp_path))
+    yield from closing(Repl([PANDA / "repl-node"], tmp_path, {"PANDA_GENERATION": str(identity)}))
 
 
 # --- Python
@@ -615,6 +616,28 @@ def test_js_can_be_interrupted_at_any_moment(js, code):
         assert c.exit == 1 and c.error["name"] == "KeyboardInterrupt"
         c = js.run("console.log('again'); x")
         assert c.value == "1" and c.stdout.endswith("again\n")
+
+
+def test_js_clones_throw_away_what_they_have_drawn_ahead(js, identity):
+    js.run("const c = require('crypto'), draw = c.randomUUID, random = Math.random; let n = 0; c.randomUUID = () => (n++, draw())")
+    assert js.run("n").value == "0"
+    identity.write_text("second\n")
+    ahead = int(js.run("n").value)
+    assert ahead >= 128
+    assert js.run("n").value == str(ahead)  # once for each life
+    assert js.run("Math.random === random && random() >= 0 && random() < 1 && random() != random()").value == "true"
+
+
+def test_js_openssl_is_seeded_again(tmp_path):
+    """The piece in C, made as tools/image makes it: OpenSSL asks the kernel for entropy when it is called."""
+    if shutil.which("node") is None or shutil.which("strace") is None:
+        pytest.skip("this host has no node or no strace")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-fno-stack-protector", "-nostdlib", "-Wl,-z,now,-z,relro",
+                    "-o", tmp_path / "reseed.node", PANDA / "reseed.c"], check=True)
+    asks = lambda calls: len(re.findall(r"getrandom\(.*, 0\) +=", subprocess.run(
+        ["strace", "-f", "-e", "trace=getrandom", "node", "-e", "require('crypto').randomBytes(8); const r = require(process.argv[1]);" + calls,
+         tmp_path / "reseed.node"], check=True, capture_output=True, text=True).stderr))
+    assert asks("r.add(); r.add()") >= asks("") + 4  # each time ours, and OpenSSL's own
 
 
 def test_js_what_computes_in_the_background_can_be_interrupted(js):

@@ -87,7 +87,8 @@ struct agent {
 	char *env_mem; /* what the last reborn brought */
 	char **env;    /* defaults and env_mem, NULL-terminated */
 	unsigned n_env;
-	int random_fd, machine_id_fd, boot_id_fd, rw_fd, kmsg_fd; /* -1 when not PID 1 */
+	int random_fd, machine_id_fd, boot_id_fd, generation_fd; /* -1 when not PID 1 */
+	int rw_fd, kmsg_fd;                                      /* as these */
 	pid_t victims[VICTIMS_MAX]; /* killed for want of memory, and no client was told yet */
 	unsigned n_victims;
 };
@@ -222,6 +223,8 @@ void port_connect(struct conn *c, uint32_t id, const struct wire_connect *m);
 
 /* sys.c */
 void sys_stats(struct conn *c, uint32_t id);
+/* To programs that watch the file: this machine was forked, woken, rewound, or restored. */
+void sys_tell_generation(struct agent *a);
 void sys_reborn(struct conn *c, uint32_t id, const struct wire_reborn *m);
 int sys_default_env(struct agent *a);
 

@@ -184,6 +184,8 @@ void boot_identity(struct agent *a)
 	a->boot_id_fd = file_over("/run/panda/boot-id", "/proc/sys/kernel/random/boot_id");
 	if (a->boot_id_fd >= 0 && n > 0)
 		(void)!pwrite(a->boot_id_fd, id, (size_t)n, 0);
+	a->generation_fd = open("/run/panda/generation", O_RDWR | O_CREAT | O_CLOEXEC, 0444);
+	sys_tell_generation(a);
 }
 
 /*

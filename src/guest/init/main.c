@@ -130,7 +130,8 @@ int main(int argc, char **argv)
 	int r;
 
 	a->init = init;
-	a->random_fd = a->machine_id_fd = a->boot_id_fd = a->rw_fd = a->kmsg_fd = -1;
+	a->random_fd = a->machine_id_fd = a->boot_id_fd = -1;
+	a->generation_fd = a->rw_fd = a->kmsg_fd = -1;
 	a->log = 2;
 	if (!init && (argc < 3 || strcmp(argv[1], "--serve") != 0)) {
 		fprintf(stderr, "usage: panda-init --serve PATH [--reset-is-reborn]\n");

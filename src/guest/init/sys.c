@@ -157,6 +157,15 @@ static bool is_machine_id(const struct wire_str *s)
 	return s->len == 32 && strspn(s->p, "0123456789abcdef") == 32;
 }
 
+void sys_tell_generation(struct agent *a)
+{
+	char line[24];
+	int n = snprintf(line, sizeof(line), "%llu\n", (unsigned long long)a->generation);
+
+	if (a->generation_fd >= 0)
+		(void)!pwrite(a->generation_fd, line, (size_t)n, 0); /* it only grows */
+}
+
 /* Entropy first: everything after it may already draw from it. */
 static int become_new(struct agent *a, const struct wire_reborn *m)
 {
@@ -177,6 +186,7 @@ static int become_new(struct agent *a, const struct wire_reborn *m)
 	}
 	new_boot_id(a);
 	ssh_forget();
+	sys_tell_generation(a); /* last: those who watch it find all else done */
 	return err;
 }
 

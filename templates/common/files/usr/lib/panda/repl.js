@@ -14,6 +14,7 @@ const util = require('util');
 const { promiseHooks } = require('v8');
 const { Writable } = require('stream');
 const { Worker, MessageChannel } = require('worker_threads');
+const reseed = require('./reseed.js');
 
 const TEXT_MAX = 1 << 20;   // characters of a text/plain result; more is cut
 const JSON_MAX = 1 << 20;   // characters of an application/json result; larger ones are left out
@@ -254,6 +255,7 @@ port.on('message', ({ n, code, ping, exit }) => {
 	}
 	if (!n || n <= stopped)
 		return;
+	reseed();
 	began = n;
 	run(n, code);
 });
