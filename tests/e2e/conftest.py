@@ -352,6 +352,9 @@ def sweep_stale():
                 Panda(home, run.name).sweep()
                 if os.path.ismount(run):
                     subprocess.run(["umount", run], check=True)
+            for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):  # disks of a test's own
+                if line.split()[4].startswith(f"{home}/"):
+                    subprocess.run(["umount", "-l", line.split()[4]], check=True)
             shutil.rmtree(home)
 
 

@@ -181,6 +181,7 @@ static void child(const char *const *argv, int in, int out, int err)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	signal(SIGPIPE, SIG_DFL);
+	signal(SIGINT, SIG_DFL); /* a shell's background jobs, as we may be, ignore it */
 	if (bed.tty) {
 		go_to_terminal(in);
 	} else {
