@@ -96,6 +96,8 @@ int api_new(struct host *h, const struct api_config *c, struct api **ret, struct
 	if (r == 0)
 		r = logins_open(a->logins, c->failed_logins_per_minute, e);
 	if (r == 0)
+		r = audit_open(a, e);
+	if (r == 0)
 		r = tokens_open(a, e);
 	if (r == 0)
 		r = open_secret(a, e);
@@ -113,9 +115,8 @@ void api_free(struct api *a)
 {
 	if (!a)
 		return;
-	audit_flush(a);
+	audit_close(a);
 	tokens_close(a);
-	free(a->audit.queue);
 	free(a->preview_suffix);
 	free(a->public_url);
 	free(a->allowed_origins);
@@ -314,8 +315,8 @@ void api_logged(void *api, const struct http_req *r, int status, uint64_t bytes_
 	/* Looking is not on record; a terminal or a tunnel does not only look. */
 	if ((strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0 &&
 	     strcmp(method, "OPTIONS") != 0) ||
-	    (c->route && c->route->status == 101))
-		audit_note(a, c, r, status);
+	    (c->route && c->route->status == 101) || status == 401)
+		(c->known ? audit_note : audit_stranger)(a, c, r, status);
 	if (status >= 500)
 		log_warn("request failed request=%s sandbox=%s method=%s route=%s status=%d "
 		         "took_us=%llu",

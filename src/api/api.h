@@ -66,6 +66,7 @@ struct call {
 	char request_id[REQUEST_ID_MAX + 1];
 	char tenant[TENANT_MAX + 1];
 	char token[16]; /* public prefix of the token; "" without one */
+	bool known;     /* auth_check() let it in: tenant is the caller's */
 	bool admin;
 	struct quota quota;
 	char *param[API_PARAMS_MAX]; /* decoded, in order of the pattern; {rest...} is the last */
@@ -145,13 +146,14 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb);
 json_t *json_time(uint64_t wall_ms); /* RFC 3339, UTC, ms */
 
 struct api_config {
-	const char *preview_suffix;        /* NULL: no preview host names */
-	const char *public_url;            /* for links; NULL: from the request */
-	unsigned rate_per_s, rate_burst;   /* per tenant; 0: no limit */
-	unsigned failed_logins_per_minute; /* per address; 0: no limit */
-	bool stub_auth;                    /* development: no token is admin of tenant "local" */
-	bool metrics_token;                /* /metrics needs a token */
-	const char *allowed_origins;       /* of web pages, with spaces; NULL: only our own */
+	const char *preview_suffix;                 /* NULL: no preview host names */
+	const char *public_url;                     /* for links; NULL: from the request */
+	unsigned rate_per_s, rate_burst;            /* per tenant; 0: no limit */
+	unsigned failed_logins_per_minute;          /* per address; 0: no limit */
+	uint64_t audit_kept, audit_kept_per_tenant; /* rows; 0: no limit */
+	bool stub_auth;              /* development: no token is admin of tenant "local" */
+	bool metrics_token;          /* /metrics needs a token */
+	const char *allowed_origins; /* of web pages, with spaces; NULL: only our own */
 };
 
 int api_new(struct host *h, const struct api_config *c, struct api **ret, struct err *e);

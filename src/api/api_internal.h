@@ -6,6 +6,7 @@
 #include "api/api.h"
 #include "base/bucket.h"
 #include "base/loop.h"
+#include "base/shares.h"
 #include "host/host.h"
 #include "template/depot.h"
 
@@ -26,7 +27,8 @@ enum {
 
 	AUDIT_QUEUE_MAX = 1024,
 	AUDIT_PATH_MAX = 256,
-	AUDIT_KEPT = 200000, /* rows */
+	AUDIT_ADDRESS_MAX = 45,
+	AUDIT_STRANGERS = 64, /* addresses and statuses told apart in a minute; the rest is one */
 
 	STATUSES_MAX = 32, /* different ones in the metrics */
 	DURATIONS = 12,
@@ -110,19 +112,27 @@ bool auth_check(struct call *c);
 
 struct audit_entry {
 	char tenant[TENANT_MAX + 1], actor[16], request_id[REQUEST_ID_MAX + 1], method[8];
-	char path[AUDIT_PATH_MAX + 1];
+	char path[AUDIT_PATH_MAX + 1], address[AUDIT_ADDRESS_MAX + 1];
 	int status;
-	uint64_t at_ms;
+	uint64_t at_ms, count;
 };
 
 struct audit {
 	struct audit_entry *queue; /* AUDIT_QUEUE_MAX of them */
 	size_t n;
-	unsigned until_trim;
+	struct audit_entry *strangers; /* AUDIT_STRANGERS of them, of this minute */
+	size_t nstrangers;
+	uint64_t minute_ms;   /* loop's time at which they are written */
+	struct shares shares; /* rows of each tenant */
 	struct loop_timer timer;
 };
 
+int audit_open(struct api *a, struct err *e);
+void audit_close(struct api *a);
 void audit_note(struct api *a, const struct call *c, const struct http_req *r, int status);
+/* What no token vouches for: one row for all of an address, a status and a minute. */
+void audit_stranger(struct api *a, const struct call *c, const struct http_req *r, int status);
+/* All of it is on record then. */
 void audit_flush(struct api *a);
 
 /* ---- meta.c ---- */

@@ -212,6 +212,7 @@ bool auth_check(struct call *c)
 	if (!asked_from_here(c, !t))
 		return false;
 	snprintf(c->tenant, sizeof(c->tenant), "%s", tenant->name);
+	c->known = true;
 	ok = tenant_may_ask(tenant, rate, burst, now_ms, &retry_s);
 	if (!ok) {
 		retry_after(c, retry_s);

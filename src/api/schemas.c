@@ -461,7 +461,13 @@ const struct schema schemas[] = {
             {"request_id!", "string", "id of the client's request"},
             {"method!", "string", "method of the request"},
             {"path!", "string", "path of the request"},
-            {"status!", "integer", "status of the answer"})},
+            {"status!", "integer", "status of the answer"},
+            {"address!", "string",
+             "address of the client, or of the reverse proxy in front of pandad; 'others': of many "
+             "clients"},
+            {"count!", "integer",
+             "requests that this entry stands for: more than 1 when they had no valid token, for "
+             "all of one address, status and minute; the rest is about the first of them"})},
     {"BootStats", "How long it took to create sandboxes",
      FIELDS({"total_samples!", "integer", "number of creates that were looked at"},
             {"window_seconds!", "integer", "seconds from the oldest of them until now"},

@@ -127,6 +127,25 @@ static const struct key {
      "requests that one tenant may make in a second; 0: no limit"},
     {"rate_burst", MEMBER(api.rate_burst), "0", 0, 1 << 24,
      "requests that one tenant may make in one burst; 0: one"},
+    {"events_kept", MEMBER(host.events.kept), "100000", 1000, 1 << 30,
+     "events on record of all tenants, and as many of the network; above that the oldest go, of "
+     "the "
+     "tenant that has most"},
+    {"events_kept_per_tenant", MEMBER(host.events.kept_per_tenant), "10000", 100, 1 << 30,
+     "events on record of one tenant, and as many of the network; above that its oldest go"},
+    {"net_events_per_second", MEMBER(host.events.net_per_s), "400", 1, 1 << 20,
+     "events of the network that pandad takes in a second from all sandboxes; more are only "
+     "counted "
+     "(net.dropped)"},
+    {"net_events_per_second_per_tenant", MEMBER(host.events.net_per_s_per_tenant), "100", 1,
+     1 << 20,
+     "events of the network that pandad takes in a second from all sandboxes of one tenant; more "
+     "are only counted (net.dropped)"},
+    {"audit_kept", MEMBER(api.audit_kept), "200000", 1000, 1 << 30,
+     "changes in the audit log of all tenants; above that the oldest go, of the tenant that has "
+     "most"},
+    {"audit_kept_per_tenant", MEMBER(api.audit_kept_per_tenant), "50000", 100, 1 << 30,
+     "changes in the audit log of one tenant; above that its oldest go"},
     {"connections_per_address", MEMBER(http.conns_per_addr_max), "2048", 0, 1 << 20,
      "connections that one address may have open at once (64 bits of IPv6 are one address); 0: no "
      "limit"},

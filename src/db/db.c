@@ -256,6 +256,11 @@ int db_each(struct db *d, struct err *e, bool (*fn)(void *arg, struct db_row *ro
 	return r;
 }
 
+int64_t db_changes(struct db *d)
+{
+	return sqlite3_changes(d->sqlite);
+}
+
 static bool exists_one(void *arg, struct db_row *row)
 {
 	*(bool *)arg = true;

@@ -21,6 +21,9 @@ int db_each(struct db *d, struct err *e, bool (*fn)(void *arg, struct db_row *ro
 /* Is there a row? sql has one argument, a text. */
 int db_exists(struct db *d, struct err *e, bool *ret, const char *sql, const char *key);
 
+/* How many rows the last INSERT, UPDATE or DELETE changed. */
+int64_t db_changes(struct db *d);
+
 /* Columns count from 0. Text lives during the callback; "" for NULL. */
 const char *db_text(struct db_row *row, int column);
 int64_t db_int(struct db_row *row, int column);
@@ -30,7 +33,7 @@ uint64_t db_unsigned(struct db_row *row, int column);
 /* ---- the schema ---- */
 
 enum {
-	DB_VERSION = 2, /* of the file: its user_version once db_open() is done with it */
+	DB_VERSION = 3, /* of the file: its user_version once db_open() is done with it */
 };
 
 /*

@@ -6,15 +6,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/bucket.h"
 #include "base/err.h"
+#include "base/loop.h"
+#include "base/shares.h"
 
 struct db;
 
+/*
+ * What is on record of each tenant, and of all: the tenant with most gives first. Events of the
+ * network, of which a guest can make as many as it likes, have shares of their own and push out no
+ * others. They are also limited by the second, for a tenant and for the host, and written together,
+ * once a second; all others are on record when event_emit() returns. 0: no limit.
+ */
+struct events_config {
+	uint64_t kept, kept_per_tenant;
+	unsigned net_per_s, net_per_s_per_tenant;
+};
+
 enum {
-	/* On record, of all sandboxes together; those of the network, of which a guest can make as
-	 * many as it likes, push out no others. */
-	EVENTS_KEPT = 10000,
-	EVENTS_NET_KEPT = 50000,
+	EVENTS_BATCH = 256, /* of the network, written together */
 };
 
 struct event {
@@ -30,21 +41,37 @@ struct event_listener {
 	struct event_listener *next, **prevp;
 };
 
+struct event_waiting;
+
 struct events {
 	struct db *db;
+	struct loop *loop;
+	struct events_config config;
 	struct event_listener *listeners;
 	int64_t seq;
-	unsigned until_trim;
+	struct shares life, net; /* rows of each tenant */
+	struct bucket net_rate;
+	uint64_t net_dropped;          /* above the rate */
+	struct event_waiting *waiting; /* EVENTS_BATCH of them, for the record */
+	size_t nwaiting;
+	struct loop_timer timer;
 };
 
-int events_open(struct events *es, struct db *db, struct err *e);
+int events_open(struct events *es, struct loop *loop, struct db *db,
+                const struct events_config *config, struct err *e);
+void events_close(struct events *es); /* all is on record then */
 
 /* Takes the payload (may be NULL). A record that cannot be written is logged, not an error. */
 void event_emit(struct events *es, const char *tenant, const char *sandbox_id, const char *type,
                 json_t *payload);
 
+/* The same for an event of the network. False: there were too many, this one is only counted. */
+bool event_emit_net(struct events *es, const char *tenant, const char *sandbox_id, const char *type,
+                    json_t *payload);
+
 /* Of this sandbox and type only the newest so many stay on record. */
-void events_trim(struct events *es, const char *sandbox_id, const char *type, unsigned keep);
+void events_trim(struct events *es, const char *tenant, const char *sandbox_id, const char *type,
+                 unsigned keep);
 
 /* The newest n, oldest first. sandbox_id NULL: of all; tenant NULL: of all. */
 int events_tail(struct events *es, const char *tenant, const char *sandbox_id, int64_t n,

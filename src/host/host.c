@@ -217,7 +217,7 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 	if (r == 0)
 		r = records_open(&h->records, h, e);
 	if (r == 0)
-		r = events_open(&h->events, h->db, e);
+		r = events_open(&h->events, l, h->db, &h->config.events, e);
 	if (r == 0)
 		r = machines_open(&h->machines, engines, c->run_dir, e);
 	snprintf(path, sizeof(path), "%s/disks", c->data_dir);
@@ -309,8 +309,10 @@ void host_close(struct host *h)
 	loop_timer_clear(h->loop, &h->sweep);
 	network_close(h);
 	templates_close(h->depot.templates);
-	if (h->records.host)
+	if (h->records.host) {
+		events_close(&h->events);
 		records_close(&h->records);
+	}
 	dict_free(h->by_id);
 	if (h->machines.dir >= 0)
 		machines_close(&h->machines);

@@ -39,6 +39,7 @@ struct host_config {
 	int64_t snapshots_keep, snapshots_max_age_s; /* host/retention.c; 0: all, for ever */
 	uint64_t snapshots_total;                    /* bytes of a tenant; 0: no limit */
 	bool network;                                /* false: guests have none */
+	struct events_config events;
 	struct net_config net; /* host_open() sets loop, ready, event, gone and arg itself */
 };
 

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/macro.h"
 #include "base/pool.h"
 #include "host/event.h"
@@ -22,12 +23,13 @@
 #include "template/depot.h"
 
 /* Of one sandbox, on record, of each kind: what was refused shall not hide what was allowed. The
- * others are only counted. */
+ * others are only counted, and net.dropped tells how many. */
 static const unsigned per_second[] = {[NET_ALLOWED] = 50, [NET_REFUSED] = 20, [NET_CLOSED] = 50};
 
 enum {
 	KEPT = 1000, /* of one sandbox and kind: it pushes out what is its own */
 	TRIM_EVERY = 250,
+	TELL_DROPPED_MS = 10000,
 };
 
 /* Whose network it is; some of it is told when the sandbox is no more. */
@@ -36,7 +38,20 @@ struct owner {
 	uint64_t second;                      /* it was last heard of, */
 	unsigned told[ARRAY_LEN(per_second)]; /* and how often in it */
 	unsigned recorded[ARRAY_LEN(per_second)];
+	struct host *host;
+	uint64_t dropped; /* events, since the last that says so */
+	struct loop_timer tell;
 };
+
+static void tell_dropped(void *arg)
+{
+	struct owner *o = arg;
+	uint64_t n = o->dropped;
+
+	o->dropped = 0;
+	event_emit(&o->host->events, o->tenant, o->id, "net.dropped",
+	           json_pack("{s:I}", "count", (json_int_t)n));
+}
 
 static struct owner *owner_new(const struct sandbox *sb)
 {
@@ -44,14 +59,30 @@ static struct owner *owner_new(const struct sandbox *sb)
 
 	if (!o)
 		return NULL;
+	o->host = sb->host;
+	o->tell = (struct loop_timer){.fn = tell_dropped, .arg = o};
 	memcpy(o->tenant, sb->tenant, sizeof(o->tenant));
 	memcpy(o->id, sb->id, sizeof(o->id));
 	return o;
 }
 
+/* It is counted, and some time later one event tells of all that were. */
+static void drop(struct owner *o)
+{
+	struct loop *l = o->host->loop;
+
+	if (!o->dropped++)
+		(void)loop_timer_set(l, &o->tell, loop_now_ms(l) + TELL_DROPPED_MS);
+}
+
 static void on_gone(void *arg, void *owner)
 {
-	free(owner);
+	struct owner *o = owner;
+
+	loop_timer_clear(o->host->loop, &o->tell);
+	if (o->dropped)
+		tell_dropped(o);
+	free(o);
 }
 
 static void on_event(void *arg, const struct net_event *ev)
@@ -71,8 +102,10 @@ static void on_event(void *arg, const struct net_event *ev)
 		o->second = second;
 		memset(o->told, 0, sizeof(o->told));
 	}
-	if (++o->told[ev->verdict] > per_second[ev->verdict])
+	if (++o->told[ev->verdict] > per_second[ev->verdict]) {
+		drop(o);
 		return;
+	}
 	inet_ntop(AF_INET, ev->addr, address, sizeof(address));
 	j = json_pack("{s:s, s:i, s:i, s:s, s:s*}", "address", address, "port", (int)ev->port,
 	              "proto", (int)ev->proto, "name", ev->name ? ev->name : "", "why", ev->why);
@@ -80,9 +113,10 @@ static void on_event(void *arg, const struct net_event *ev)
 		json_object_set_new(j, "up_bytes", json_integer((json_int_t)ev->bytes_up));
 		json_object_set_new(j, "down_bytes", json_integer((json_int_t)ev->bytes_down));
 	}
-	event_emit(&h->events, o->tenant, o->id, types[ev->verdict], j);
-	if (++o->recorded[ev->verdict] % TRIM_EVERY == 0)
-		events_trim(&h->events, o->id, types[ev->verdict], KEPT);
+	if (!event_emit_net(&h->events, o->tenant, o->id, types[ev->verdict], j))
+		drop(o);
+	else if (++o->recorded[ev->verdict] % TRIM_EVERY == 0)
+		events_trim(&h->events, o->tenant, o->id, types[ev->verdict], KEPT);
 }
 
 void network_open(struct host *h)

@@ -137,3 +137,28 @@ def test_tokens_cannot_be_tried_without_end(new_pandad):
     assert ask("127.0.0.3", pandad.key)[0] == 200, "it used a valid token before"
     assert ask("127.0.0.4", pandad.key)[0] == 200
     assert [ask("127.0.0.9", guess)[0] for _ in range(40)] == [401] * 40, "a proxy is not counted"
+
+
+@pytest.mark.core
+def test_strangers_cannot_empty_the_audit_log(pandad):
+    """Strangers send 20,000 POSTs without a token on ten connections. What tenants did is still on record, and all of the flood is one
+    entry."""
+    mark = pandad.do("POST", "/v1/me/tokens", {"tenant": "door", "label": "mark"}, headers={"X-Request-Id": "the-mark"})
+    entries = lambda: metric(pandad.ask("GET", "/metrics").body.decode(), "audit_entries ")
+    pandad.do("GET", "/v1/audit")  # what came before is written
+    before, lines, each = entries(), [Line(pandad) for _ in range(10)], 2000
+    for _ in range(0, each, 200):
+        for line in lines:
+            line.send("POST", "/v1/sandboxes", 200)
+        for line in lines:
+            assert line.statuses(200) == [401] * 200
+            line.got = b""
+    for line in lines:
+        line.close()
+    seen = pandad.do("GET", "/v1/audit?limit=1000")["entries"]
+    assert [e["path"] for e in seen if e["request_id"] == "the-mark"] == ["/v1/me/tokens"]
+    refused = [e for e in seen if e["status"] == 401 and e["path"] == "/v1/sandboxes" and e["address"] == "127.0.0.1"]
+    # A minute may end in the middle, and others may have read the log.
+    assert sum(e["count"] for e in refused) >= each * len(lines) and len(refused) < 20, refused
+    assert entries() - before < 20
+    pandad.do("DELETE", f"/v1/me/tokens/{mark['prefix']}")

@@ -347,12 +347,13 @@ void events_all(struct call *c)
 
 static bool audit_row(void *arg, const struct db_audit *row)
 {
-	json_t *j =
-	    json_pack("{s:I, s:s, s:s, s:s, s:o, s:o, s:i, s:o}", "id", (json_int_t)row->seq,
-	              "workspace", row->tenant, "actor", row->actor, "request_id", row->request_id,
-	              "method", json_text(row->method, strlen(row->method)), "path",
-	              json_text(row->path, strlen(row->path)), "status", row->status, "ts",
-	              json_time(row->at_ms));
+	json_t *j = json_pack("{s:I, s:s, s:s, s:s, s:o, s:o, s:i, s:o, s:s, s:I}", "id",
+	                      (json_int_t)row->seq, "workspace", row->tenant, "actor", row->actor,
+	                      "request_id", row->request_id, "method",
+	                      json_text(row->method, strlen(row->method)), "path",
+	                      json_text(row->path, strlen(row->path)), "status", row->status, "ts",
+	                      json_time(row->at_ms), "address", row->address, "count",
+	                      (json_int_t)row->count);
 
 	return json_array_append_new(arg, j) == 0;
 }

@@ -16,6 +16,8 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/macro.h"
+#include "base/shares.h"
+#include "host/event.h"
 #include "host/host.h"
 #include "host/sandbox.h"
 #include "http/server.h"
@@ -196,6 +198,18 @@ static void say_door(FILE *t, struct call *c)
 	        c->api->logins->refusals);
 }
 
+static void say_records(FILE *t, const struct api *a)
+{
+	const struct events *es = &a->host->events;
+
+	gauge(t, "audit_entries", "Entries of the audit log on record.", a->audit.shares.n);
+	gauge(t, "events", "Events on record, without those of the network.", es->life.n);
+	gauge(t, "net_events", "Events of the network on record.", es->net.n);
+	counter(t, "net_events_dropped_total",
+	        "Events of the network above the rate of their tenant or of the host.",
+	        es->net_dropped);
+}
+
 void meta_metrics(struct call *c)
 {
 	char *text = NULL;
@@ -206,6 +220,7 @@ void meta_metrics(struct call *c)
 		say_requests(t, c->api);
 		say_sandboxes(t, c->host);
 		say_door(t, c);
+		say_records(t, c->api);
 		say_process(t, c->api);
 	}
 	if (!t || fclose(t) != 0)

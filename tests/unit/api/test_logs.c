@@ -212,6 +212,79 @@ static void who_changed_something_is_on_record(void **state)
 	has("{'entries':[{'method':'DELETE','status':401,'workspace':'','actor':''},{},{},{}]}");
 }
 
+static void who_has_no_valid_token_is_counted_and_not_listed(void **state)
+{
+	const char *id = sandbox_made(NULL);
+
+	for (int i = 0; i < 5; i++) {
+		as("");
+		bad(401, "unauthorized", "", NULL, "DELETE /v1/sandboxes/%s", id);
+	}
+	as("pds_00000000000000000000000000000000");
+	bad(401, "unauthorized", "", NULL, "GET /v1/me"); /* it tried one */
+	as("");
+	bad(404, "not_found", "", NULL, "POST /nothing");
+	as(bed.admin);
+	good(200, NULL, "GET /v1/audit");
+	has("{'entries':[{'path':'/nothing','status':404,'count':1},"
+	    "{'method':'DELETE','status':401,'workspace':'','address':'unix','count':6},"
+	    "{'path':'/v1/sandboxes','workspace':'t','count':1}]}");
+	/* What comes later is counted anew, and written after a minute. */
+	as("");
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+	bed_later(61000);
+	assert_int_equal(bed.api->audit.nstrangers, 0);
+	as(bed.admin);
+	good(200, NULL, "GET /v1/audit");
+	has("{'entries':[{'status':401,'count':1},{},{},{}]}");
+}
+
+static void a_page_of_a_sandbox_writes_nothing_in_the_name_of_its_tenant(void **state)
+{
+	const char *id;
+
+	bed_api_close();
+	bed.config.preview_suffix = "preview.example";
+	bed_api_open();
+	id = sandbox_made(NULL);
+	for (int i = 0; i < 3; i++) {
+		as("");
+		with("Host: 80-%s.preview.example", id);
+		ask("x", "POST /form");
+	}
+	good(200, NULL, "GET /v1/audit");
+	has("{'entries':[{'path':'/v1/sandboxes'}]}");
+	as(bed.admin);
+	good(200, NULL, "GET /v1/audit");
+	has("{'entries':[{'path':'/form','workspace':'','count':3},{}]}");
+}
+
+static void one_tenant_pushes_out_no_entry_of_another(void **state)
+{
+	bed_api_close();
+	bed.config.audit_kept_per_tenant = 16;
+	bed_api_open();
+	as(bed.other);
+	bad(404, "sandbox_not_found", "", NULL, "POST /v1/sandboxes/x/pause");
+	for (int i = 0; i < 40; i++)
+		bad(404, "sandbox_not_found", "", NULL, "POST /v1/sandboxes/y/pause");
+	good(200, NULL, "GET /v1/audit");
+	assert_int_equal(json_array_size(json_object_get(bed.json, "entries")), 16);
+	as(bed.other);
+	good(200, NULL, "GET /v1/audit");
+	has("{'entries':[{'path':'/v1/sandboxes/x/pause'}]}");
+	/* The next pandad knows who has how many. */
+	bed_api_close();
+	bed_api_open();
+	for (int i = 0; i < 40; i++)
+		bad(404, "sandbox_not_found", "", NULL, "POST /v1/sandboxes/z/pause");
+	good(200, NULL, "GET /v1/audit");
+	assert_int_equal(json_array_size(json_object_get(bed.json, "entries")), 16);
+	as(bed.other);
+	good(200, NULL, "GET /v1/audit");
+	has("{'entries':[{'path':'/v1/sandboxes/x/pause'}]}");
+}
+
 static void the_audit_is_asked_since_a_time(void **state)
 {
 	sandbox_made(NULL);
@@ -376,6 +449,9 @@ int main(void)
 	    api_test(events_are_followed_up_to_the_last),
 	    api_test(a_follower_who_does_not_read_is_told_what_it_missed),
 	    api_test(who_changed_something_is_on_record),
+	    api_test(who_has_no_valid_token_is_counted_and_not_listed),
+	    api_test(a_page_of_a_sandbox_writes_nothing_in_the_name_of_its_tenant),
+	    api_test(one_tenant_pushes_out_no_entry_of_another),
 	    api_test(the_audit_is_asked_since_a_time),
 	    api_test(the_audit_is_there_in_the_next_pandad),
 	    api_test(a_signed_link_is_no_path_of_the_audit),

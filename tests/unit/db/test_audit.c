@@ -8,9 +8,9 @@ static bool add_row(void *arg, const struct db_audit *row)
 	char *text = arg;
 	size_t n = strlen(text);
 
-	snprintf(text + n, 256 - n, "%lld %s %s %s %s %s %d %llu;", (long long)row->seq,
+	snprintf(text + n, 256 - n, "%lld %s %s %s %s %s %d %llu %s %llu;", (long long)row->seq,
 	         row->tenant, row->actor, row->request_id, row->method, row->path, row->status,
-	         (unsigned long long)row->at_ms);
+	         (unsigned long long)row->at_ms, row->address, (unsigned long long)row->count);
 	return true;
 }
 
@@ -31,7 +31,9 @@ static int put(struct db_bed *b, const char *tenant, const char *path, uint64_t 
 	                             .method = "POST",
 	                             .path = path,
 	                             .status = 201,
-	                             .at_ms = at_ms};
+	                             .at_ms = at_ms,
+	                             .address = "::1",
+	                             .count = 3};
 
 	return db_audit_insert(b->db, &row, &b->e);
 }
@@ -53,7 +55,7 @@ static void who_did_what_is_there_for_the_next_pandad(void **state)
 	assert_int_equal(put(b, "t", "/v1/sandboxes", 1000), 0);
 	db_bed_reopen(b);
 	assert_int_equal(db_audit_each(b->db, "t", 0, 9, add_row, text, &b->e), 0);
-	assert_string_equal(text, "1 t pds_1 r POST /v1/sandboxes 201 1000;");
+	assert_string_equal(text, "1 t pds_1 r POST /v1/sandboxes 201 1000 ::1 3;");
 }
 
 static void the_newest_comes_first_and_only_since_then(void **state)
@@ -68,15 +70,39 @@ static void the_newest_comes_first_and_only_since_then(void **state)
 	assert_string_equal(since(b, "t", 5000, 9), "");
 }
 
-static void the_record_has_an_end(void **state)
+static void the_oldest_of_one_tenant_can_go(void **state)
 {
 	struct db_bed *b = *state;
 
-	assert_int_equal(db_audit_trim(b->db, 2, &b->e), 0);
-	for (uint64_t i = 1; i <= 4; i++)
-		assert_int_equal(put(b, "t", "/", 1000), 0);
-	assert_int_equal(db_audit_trim(b->db, 2, &b->e), 0);
-	assert_string_equal(since(b, NULL, 0, 9), "4 3 ");
+	assert_int_equal(db_audit_drop(b->db, "t", 2, &b->e), 0);
+	for (uint64_t i = 1; i <= 6; i++)
+		assert_int_equal(put(b, i % 2 ? "t" : "u", "/", 1000), 0);
+	assert_int_equal(db_audit_drop(b->db, "t", 2, &b->e), 0);
+	assert_string_equal(since(b, NULL, 0, 9), "6 5 4 2 ");
+	assert_int_equal(db_audit_drop(b->db, "u", 9, &b->e), 0);
+	assert_string_equal(since(b, NULL, 0, 9), "5 ");
+}
+
+static bool add_count(void *arg, const char *tenant, uint64_t n)
+{
+	char *text = arg;
+	size_t len = strlen(text);
+
+	snprintf(text + len, 256 - len, "%s %llu;", tenant, (unsigned long long)n);
+	return true;
+}
+
+static void rows_are_counted_by_tenant(void **state)
+{
+	struct db_bed *b = *state;
+	char text[256] = "";
+
+	assert_int_equal(db_audit_counts(b->db, add_count, text, &b->e), 0);
+	assert_string_equal(text, "");
+	for (uint64_t i = 1; i <= 3; i++)
+		assert_int_equal(put(b, i == 2 ? "" : "t", "/", 1000), 0);
+	assert_int_equal(db_audit_counts(b->db, add_count, text, &b->e), 0);
+	assert_string_equal(text, " 1;t 2;");
 }
 
 static void on_a_full_disk_a_transaction_of_them_is_lost_as_a_whole(void **state)
@@ -100,7 +126,7 @@ static void a_damaged_row_is_given_as_it_is_read(void **state)
 	db_bed_sql(b, "INSERT INTO audit(tenant, actor, request_id, method, path, status, at)"
 	              " VALUES('t', '', '', '', '', 'good', 'never')");
 	assert_int_equal(db_audit_each(b->db, NULL, 0, 9, add_row, text, &b->e), 0);
-	assert_string_equal(text, "1 t     0 0;");
+	assert_string_equal(text, "1 t     0 0  1;");
 }
 
 static void a_damaged_file_answers_nothing_and_says_so(void **state)
@@ -111,8 +137,10 @@ static void a_damaged_file_answers_nothing_and_says_so(void **state)
 	assert_int_equal(put(b, "t", "/", 1000), 0);
 	db_bed_damage(b, "audit");
 	assert_damaged(b, put(b, "t", "/", 1000));
-	assert_damaged(b, db_audit_trim(b->db, 0, &b->e));
 	assert_damaged(b, db_audit_each(b->db, NULL, 0, 9, add_seq, text, &b->e));
+	db_bed_damage(b, "audit_tenant");
+	assert_damaged(b, db_audit_drop(b->db, "t", 1, &b->e));
+	assert_damaged(b, db_audit_counts(b->db, add_count, text, &b->e));
 	assert_damaged(b, db_audit_each(b->db, "t", 0, 9, add_seq, text, &b->e));
 	assert_string_equal(text, "");
 }
@@ -124,7 +152,8 @@ static void records_that_are_not_open_are_no_records(void **state)
 	char text[256] = "";
 
 	assert_not_open(b, db_audit_insert(NULL, &row, &b->e));
-	assert_not_open(b, db_audit_trim(NULL, 0, &b->e));
+	assert_not_open(b, db_audit_drop(NULL, "t", 1, &b->e));
+	assert_not_open(b, db_audit_counts(NULL, add_count, text, &b->e));
 	assert_not_open(b, db_audit_each(NULL, NULL, 0, 9, add_seq, text, &b->e));
 }
 
@@ -133,7 +162,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    db_bed_test(who_did_what_is_there_for_the_next_pandad),
 	    db_bed_test(the_newest_comes_first_and_only_since_then),
-	    db_bed_test(the_record_has_an_end),
+	    db_bed_test(the_oldest_of_one_tenant_can_go),
+	    db_bed_test(rows_are_counted_by_tenant),
 	    db_bed_test(on_a_full_disk_a_transaction_of_them_is_lost_as_a_whole),
 	    db_bed_test(a_damaged_row_is_given_as_it_is_read),
 	    db_bed_test(a_damaged_file_answers_nothing_and_says_so),

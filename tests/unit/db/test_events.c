@@ -123,27 +123,53 @@ static void those_of_the_network_are_trimmed_apart_from_all_others(void **state)
 	put(b, 3, "t", "a", "network.x");
 	put(b, 4, "t", "a", "net.refused");
 	put(b, 5, "t", "a", "sandbox.killed");
-	assert_int_equal(db_events_trim_net(b->db, 3, &b->e), 0);
-	assert_string_equal(tail(b, NULL, NULL, 9), "1 3 4 5 ");
-	put(b, 0, "t", "a", "net.refused");
-	assert_int_equal(db_events_trim(b->db, 3, &b->e), 0);
-	assert_string_equal(tail(b, NULL, NULL, 9), "0 1 3 4 5 ");
-	assert_int_equal(db_events_trim(b->db, 2, &b->e), 0);
-	assert_string_equal(tail(b, NULL, NULL, 9), "0 3 4 5 ");
+	put(b, 6, "u", "b", "net.refused");
+	put(b, 7, "u", "b", "x");
+	assert_int_equal(db_events_drop(b->db, "t", true, 1, &b->e), 0);
+	assert_string_equal(tail(b, NULL, NULL, 9), "1 3 4 5 6 7 ");
+	assert_int_equal(db_events_drop(b->db, "t", false, 2, &b->e), 0);
+	assert_string_equal(tail(b, NULL, NULL, 9), "4 5 6 7 ");
+	assert_int_equal(db_events_drop(b->db, "t", true, 9, &b->e), 0);
+	assert_string_equal(tail(b, NULL, NULL, 9), "5 6 7 ");
+}
+
+static bool add_count(void *arg, const char *tenant, bool net, uint64_t n)
+{
+	char *text = arg;
+	size_t len = strlen(text);
+
+	snprintf(text + len, 256 - len, "%s %d %llu;", tenant, net, (unsigned long long)n);
+	return true;
+}
+
+static void they_are_counted_by_tenant_and_kind(void **state)
+{
+	struct db_bed *b = *state;
+	char text[256] = "";
+
+	put(b, 1, "t", "a", "net.refused");
+	put(b, 2, "t", "b", "net.allowed");
+	put(b, 3, "t", "a", "network.x");
+	put(b, 4, "u", "c", "net.refused");
+	assert_int_equal(db_events_counts(b->db, add_count, text, &b->e), 0);
+	assert_string_equal(text, "t 0 1;t 1 2;u 1 1;");
 }
 
 static void one_type_of_one_sandbox_can_be_trimmed(void **state)
 {
 	struct db_bed *b = *state;
+	uint64_t gone = 7;
 
 	put(b, 1, "t", "a", "x");
 	put(b, 2, "t", "a", "y");
 	put(b, 3, "t", "b", "x");
 	put(b, 4, "t", "a", "x");
 	put(b, 5, "t", "a", "x");
-	assert_int_equal(db_events_trim_type(b->db, "a", "x", 2, &b->e), 0);
+	assert_int_equal(db_events_trim_type(b->db, "a", "x", 2, &gone, &b->e), 0);
+	assert_int_equal(gone, 1);
 	assert_string_equal(tail(b, NULL, NULL, 9), "2 3 4 5 ");
-	assert_int_equal(db_events_trim_type(b->db, "a", "x", 9, &b->e), 0);
+	assert_int_equal(db_events_trim_type(b->db, "a", "x", 9, &gone, &b->e), 0);
+	assert_int_equal(gone, 0);
 	assert_string_equal(tail(b, NULL, NULL, 9), "2 3 4 5 ");
 }
 
@@ -157,7 +183,7 @@ static void on_a_full_disk_an_event_is_lost_and_older_ones_stay(void **state)
 	db_bed_fill(b);
 	assert_full(b, db_event_insert(b->db, &large, &b->e));
 	assert_string_equal(tail(b, NULL, NULL, 9), "1 ");
-	assert_int_equal(db_events_trim(b->db, 0, &b->e), 0);
+	assert_int_equal(db_events_drop(b->db, "t", false, 9, &b->e), 0);
 	assert_string_equal(tail(b, NULL, NULL, 9), "");
 }
 
@@ -177,6 +203,7 @@ static void a_damaged_file_answers_nothing_and_says_so(void **state)
 	struct db_bed *b = *state;
 	char text[256] = "";
 	int64_t seq = 7;
+	uint64_t gone;
 
 	put(b, 1, "t", "a", "x");
 	db_bed_damage(b, "events");
@@ -184,11 +211,12 @@ static void a_damaged_file_answers_nothing_and_says_so(void **state)
 	assert_int_equal(seq, 7);
 	assert_damaged(b, db_events_tail(b->db, NULL, NULL, 9, add_seq, text, &b->e));
 	assert_damaged(b, db_events_of_type(b->db, "t", "x", 9, add_seq, text, &b->e));
-	assert_damaged(b, db_events_trim_net(b->db, 9, &b->e));
-	assert_damaged(b, db_events_trim(b->db, 0, &b->e));
 	db_bed_damage(b, "events_sandbox");
 	assert_damaged(b, db_events_tail(b->db, NULL, "a", 9, add_seq, text, &b->e));
-	assert_damaged(b, db_events_trim_type(b->db, "a", "x", 0, &b->e));
+	assert_damaged(b, db_events_trim_type(b->db, "a", "x", 0, &gone, &b->e));
+	db_bed_damage(b, "events_share");
+	assert_damaged(b, db_events_drop(b->db, "t", false, 1, &b->e));
+	assert_damaged(b, db_events_counts(b->db, add_count, text, &b->e));
 	assert_string_equal(text, "");
 }
 
@@ -198,14 +226,15 @@ static void records_that_are_not_open_are_no_records(void **state)
 	const struct db_event row = {.seq = 1, .tenant = "", .sandbox_id = "", .type = ""};
 	char text[256] = "";
 	int64_t seq;
+	uint64_t gone;
 
 	assert_not_open(b, db_event_insert(NULL, &row, &b->e));
 	assert_not_open(b, db_events_last(NULL, &seq, &b->e));
 	assert_not_open(b, db_events_tail(NULL, NULL, NULL, 9, add_seq, text, &b->e));
 	assert_not_open(b, db_events_of_type(NULL, "t", "x", 9, add_seq, text, &b->e));
-	assert_not_open(b, db_events_trim_net(NULL, 9, &b->e));
-	assert_not_open(b, db_events_trim(NULL, 9, &b->e));
-	assert_not_open(b, db_events_trim_type(NULL, "a", "x", 9, &b->e));
+	assert_not_open(b, db_events_drop(NULL, "t", true, 9, &b->e));
+	assert_not_open(b, db_events_counts(NULL, add_count, text, &b->e));
+	assert_not_open(b, db_events_trim_type(NULL, "a", "x", 9, &gone, &b->e));
 }
 
 int main(void)
@@ -217,6 +246,7 @@ int main(void)
 	    db_bed_test(a_tail_is_the_newest_with_the_oldest_of_them_first),
 	    db_bed_test(those_of_one_type_come_newest_first),
 	    db_bed_test(those_of_the_network_are_trimmed_apart_from_all_others),
+	    db_bed_test(they_are_counted_by_tenant_and_kind),
 	    db_bed_test(one_type_of_one_sandbox_can_be_trimmed),
 	    db_bed_test(on_a_full_disk_an_event_is_lost_and_older_ones_stay),
 	    db_bed_test(a_damaged_row_is_given_as_it_is_read),

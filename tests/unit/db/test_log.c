@@ -60,7 +60,7 @@ static void a_checkpoint_moves_the_log_into_the_file(void **state)
 	for (int64_t i = 1; i <= 500; i++)
 		assert_int_equal(put(b->db, i, "some"), 0);
 	assert_true(size_of(b, "-wal") > 1 << 20);
-	assert_int_equal(size_of(b, "-wal") / 4096, db_log_bytes(b->db) / 4096);
+	assert_int_equal(size_of(b, "-wal"), 32 + db_log_bytes(b->db)); /* its head */
 	assert_int_equal(db_checkpoint(b->path, &bytes, &b->e), 0);
 	assert_int_equal(bytes, 0);
 	assert_int_equal(size_of(b, "-wal"), 0);
@@ -156,7 +156,7 @@ static void a_flood_leaves_a_short_log(void **state)
 		else
 			written += db_log_bytes(b->db) - before;
 		if (i > 100)
-			assert_int_equal(db_events_trim(b->db, 100, &b->e), 0);
+			assert_int_equal(db_events_drop(b->db, "t", false, 1, &b->e), 0);
 	}
 	atomic_store(&k.end, true);
 	assert_int_equal(pthread_join(t, &failed), 0);

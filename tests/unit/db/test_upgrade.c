@@ -44,6 +44,15 @@
 	"ALTER TABLE volumes ADD COLUMN source TEXT NOT NULL DEFAULT '';"     \
 	"PRAGMA user_version = 2;"
 
+#define VERSION_3                                                        \
+	VERSION_2                                                        \
+	"ALTER TABLE events ADD COLUMN net INTEGER NOT NULL DEFAULT 0;"  \
+	"CREATE INDEX events_share ON events(tenant, net, seq);"         \
+	"ALTER TABLE audit ADD COLUMN address TEXT NOT NULL DEFAULT '';" \
+	"ALTER TABLE audit ADD COLUMN count INTEGER NOT NULL DEFAULT 1;" \
+	"CREATE INDEX audit_tenant ON audit(tenant, seq);"               \
+	"PRAGMA user_version = 3;"
+
 /* As a build of version 1 wrote them; one of version 2 could have. */
 #define ROWS                                                                         \
 	"INSERT INTO tokens(hash, prefix, tenant, label, scopes, quota, created_at)" \
@@ -160,6 +169,8 @@ static bool check_audit(void *arg, const struct db_audit *row)
 	assert_string_equal(row->method, "POST");
 	assert_int_equal(row->status, 201);
 	assert_int_equal(row->at_ms, 6);
+	assert_string_equal(row->address, "");
+	assert_int_equal(row->count, 1);
 	return ++*(int *)arg;
 }
 
@@ -200,9 +211,24 @@ static void a_file_of_version_1_is_brought_up_to_date(void **state)
 	opens_as_a_new_one(*state, VERSION_1 ROWS);
 }
 
-static void a_file_of_version_2_opens_as_before(void **state)
+static void a_file_of_version_2_is_brought_up_to_date(void **state)
 {
 	opens_as_a_new_one(*state, VERSION_2 ROWS);
+}
+
+static void a_file_of_version_3_opens_as_before(void **state)
+{
+	opens_as_a_new_one(*state, VERSION_3 ROWS);
+}
+
+static void events_of_the_network_are_told_from_others_after_an_upgrade(void **state)
+{
+	struct db_bed *b = *state;
+
+	make_old(b, VERSION_2 "INSERT INTO events VALUES(1, 't', 's', 'net.refused', '', 0);"
+	                      "INSERT INTO events VALUES(2, 't', 's', 'sandbox.created', '', 0);");
+	assert_int_equal(db_open(b->path, &b->db, &b->e), 0);
+	assert_int_equal(number(b, "SELECT SUM(seq) FROM events WHERE net = 1"), 1);
 }
 
 static void an_upgrade_that_fails_leaves_the_file_as_it_was(void **state)
@@ -235,7 +261,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    db_bed_test(a_file_of_version_1_is_brought_up_to_date),
-	    db_bed_test(a_file_of_version_2_opens_as_before),
+	    db_bed_test(a_file_of_version_2_is_brought_up_to_date),
+	    db_bed_test(a_file_of_version_3_opens_as_before),
+	    db_bed_test(events_of_the_network_are_told_from_others_after_an_upgrade),
 	    db_bed_test(an_upgrade_that_fails_leaves_the_file_as_it_was),
 	};
 
