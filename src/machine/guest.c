@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/macro.h"
 #include "machine/guest_internal.h"
+#include "wire/answers.h"
 #include "wire/guest.h"
 
 int guest_new(int fd, struct guest **ret)
@@ -111,8 +113,9 @@ static void end_call(struct guest_call *c, const struct guest_end *end)
 
 	g->calls[c->id - 1] = NULL;
 	g->n_calls--;
+	g->n_over -= c->over;
 	g->first_free = MIN(g->first_free, c->id - 1);
-	if (c->ops->end)
+	if (!c->over && c->ops->end)
 		c->ops->end(c->arg, c, end);
 	free(c);
 }
@@ -148,7 +151,7 @@ int guest_fd(const struct guest *g)
 
 bool guest_idle(const struct guest *g)
 {
-	return g->n_calls == 0 && g->out_len == 0;
+	return g->n_calls == g->n_over && g->out_len == 0;
 }
 
 int guest_dead(const struct guest *g)
@@ -217,7 +220,8 @@ int guest_flush(struct guest *g)
 	return -g->dead;
 }
 
-uint32_t guest_window(uint8_t type, const void *msg)
+/* The credit that a request gives: how much the guest may send before it is given more. */
+static uint32_t window_of(uint8_t type, const void *msg)
 {
 	switch (type) {
 	case WIRE_EXEC:
@@ -239,12 +243,15 @@ uint32_t guest_window(uint8_t type, const void *msg)
 }
 
 /* A call that has an id and is not open yet. -EAGAIN, -ENOMEM. */
-static int call_new(struct guest *g, uint32_t window, const struct guest_ops *ops, void *arg,
-                    struct guest_call **ret)
+static int call_new(struct guest *g, uint8_t type, const void *msg, const struct guest_ops *ops,
+                    void *arg, struct guest_call **ret)
 {
+	const struct wire_answers *may = wire_answers_of(type, msg);
+	uint32_t window = window_of(type, msg);
 	unsigned slot = g->first_free;
 	struct guest_call *c;
 
+	assert(may);
 	while (slot < GUEST_CALLS_MAX && g->calls[slot])
 		slot++;
 	if (slot == GUEST_CALLS_MAX || out_is_full(g))
@@ -253,6 +260,7 @@ static int call_new(struct guest *g, uint32_t window, const struct guest_ops *op
 	if (!c)
 		return -ENOMEM;
 	*c = (struct guest_call){.g = g, .id = slot + 1, .ops = ops, .arg = arg, .window = window};
+	c->answered.may = may;
 	c->take_left[0] = c->take_left[1] = window;
 	c->send_left = WIRE_WINDOW;
 	*ret = c;
@@ -280,9 +288,8 @@ int guest_start(struct guest *g, uint8_t type, const void *msg, const struct gue
                 void *arg, struct guest_call **ret)
 {
 	struct guest_call *c;
-	int r = call_new(g, guest_window(type, msg), ops, arg, &c);
+	int r = call_new(g, type, msg, ops, arg, &c);
 
-	assert(type >= WIRE_EXEC);
 	return r < 0 ? r : call_open(c, send_on(c, type, 0, msg), ret);
 }
 
@@ -295,8 +302,6 @@ static int send_payload(struct guest_call *c, uint8_t type, const void *p, size_
 
 	if (g->dead)
 		return -g->dead;
-	if (n > WIRE_PAYLOAD_MAX)
-		return -EMSGSIZE;
 	at = out_tail(g);
 	wire_header_encode(&h, at);
 	if (n)
@@ -308,10 +313,17 @@ static int send_payload(struct guest_call *c, uint8_t type, const void *p, size_
 int guest_start_encoded(struct guest *g, const struct guest_request *rq,
                         const struct guest_ops *ops, void *arg, struct guest_call **ret)
 {
+	const struct wire_desc *d = wire_desc_of(rq->type);
+	union wire_request m;
 	struct guest_call *c;
-	int r = call_new(g, rq->window, ops, arg, &c);
+	int r = 0;
 
-	assert(rq->type >= WIRE_EXEC);
+	if (rq->n > WIRE_PAYLOAD_MAX)
+		return -EMSGSIZE;
+	if (d)
+		r = wire_decode(d, rq->p, rq->n, &m);
+	if (r == 0)
+		r = call_new(g, rq->type, &m, ops, arg, &c);
 	return r < 0 ? r : call_open(c, send_payload(c, rq->type, rq->p, rq->n), ret);
 }
 
@@ -319,7 +331,7 @@ size_t guest_sendable(const struct guest_call *c)
 {
 	size_t room = out_room(c->g);
 
-	if (c->sent_eof || c->g->dead || room <= WIRE_FRAME_MAX + WIRE_HEADER)
+	if (c->answered.fed || c->g->dead || room <= WIRE_FRAME_MAX + WIRE_HEADER)
 		return 0;
 	return MIN((size_t)c->send_left, room - WIRE_FRAME_MAX - WIRE_HEADER);
 }
@@ -343,10 +355,10 @@ size_t guest_send(struct guest_call *c, const void *p, size_t n)
 
 int guest_send_eof(struct guest_call *c)
 {
-	int r = c->sent_eof ? 0 : send_on(c, WIRE_EOF, WIRE_IN, NULL);
+	int r = c->answered.fed ? 0 : send_on(c, WIRE_EOF, WIRE_IN, NULL);
 
 	if (r == 0)
-		c->sent_eof = true;
+		c->answered.fed = true;
 	return r;
 }
 
@@ -381,11 +393,6 @@ void guest_credit(struct guest_call *c, uint8_t chan, size_t n)
 
 /* ---- input ---- */
 
-static bool takes_credit(uint8_t chan)
-{
-	return chan == WIRE_OUT || chan == WIRE_ERR;
-}
-
 static bool from_guest(uint8_t type)
 {
 	return (type >= WIRE_DATA && type <= WIRE_CREDIT) ||
@@ -416,6 +423,74 @@ static void on_end(struct guest_call *c, const struct wire_end *m)
 	end_call(c, &end);
 }
 
+/* The call is over for its owner. Until the guest agrees its id belongs to no other call. */
+static int call_over(struct guest_call *c, const struct guest_end *end)
+{
+	const struct guest_ops *ops = c->ops;
+
+	if (guest_cancel(c) < 0)
+		return -EPROTO;
+	c->over = true;
+	c->g->n_over++;
+	if (ops->end)
+		ops->end(c->arg, c, end);
+	return 0;
+}
+
+/* The guest has sent what it may not send now. ended: that was the stream's END. */
+static int on_violation(struct guest_call *c, bool ended)
+{
+	char text[80];
+	struct guest_end end = {.err = EPROTO, .text = text};
+
+	if (c->g->warned)
+		return -EPROTO;
+	c->g->warned = true;
+	snprintf(text, sizeof(text), "the agent's answer to %s makes no sense",
+	         c->answered.may->name);
+	if (!ended)
+		return call_over(c, &end);
+	end_call(c, &end);
+	return 0;
+}
+
+/* What came costs credit, or is the last: a GAP before it can be told. */
+static void tell_gap(struct guest_call *c, uint8_t chan, uint64_t offset)
+{
+	unsigned k = chan - (unsigned)WIRE_OUT;
+
+	if (c->gap[k] && c->ops->reply)
+		c->ops->reply(c->arg, c, WIRE_GAP, chan, &(struct wire_gap){.offset = offset});
+	c->gap[k] = false;
+}
+
+static int on_data(struct guest_call *c, uint8_t chan, const uint8_t *p, size_t n)
+{
+	unsigned k = chan - (unsigned)WIRE_OUT;
+
+	if (n > c->take_left[k])
+		return -EPROTO;
+	c->take_left[k] -= (uint32_t)n;
+	if (c->over)
+		return 0;
+	tell_gap(c, chan, c->answered.at[k] - n);
+	if (c->ops->data)
+		c->ops->data(c->arg, c, chan, p, n);
+	else
+		guest_credit(c, chan, n);
+	return 0;
+}
+
+static int on_credit(struct guest_call *c, uint32_t n)
+{
+	if (n > WIRE_WINDOW_MAX - c->send_left)
+		return -EPROTO;
+	c->send_left += n;
+	if (!c->over && c->ops->writable)
+		c->ops->writable(c->arg, c);
+	return 0;
+}
+
 static int on_frame(struct guest *g, const struct wire_header *h, const uint8_t *p)
 {
 	union {
@@ -438,35 +513,30 @@ static int on_frame(struct guest *g, const struct wire_header *h, const uint8_t 
 	c = g->calls[h->stream - 1];
 	if (d ? wire_decode(d, p, h->length, &m) < 0 : h->type != WIRE_DATA && h->length)
 		return -EPROTO;
+	if (!wire_answer(&c->answered, h, &m) && !(c->over && h->type == WIRE_END))
+		return on_violation(c, h->type == WIRE_END);
 	switch (h->type) {
 	case WIRE_DATA:
-		if (!takes_credit(h->chan) || h->length > c->take_left[h->chan - WIRE_OUT])
-			return -EPROTO;
-		c->take_left[h->chan - WIRE_OUT] -= h->length;
-		if (c->ops->data)
-			c->ops->data(c->arg, c, h->chan, p, h->length);
-		else
-			guest_credit(c, h->chan, h->length);
-		return 0;
-	case WIRE_EOF:
-		if (!takes_credit(h->chan))
-			return -EPROTO;
-		if (c->ops->eof)
-			c->ops->eof(c->arg, c, h->chan);
-		return 0;
+		return on_data(c, h->chan, p, h->length);
 	case WIRE_CREDIT:
-		if (h->chan != WIRE_IN || m.window.window > WIRE_WINDOW_MAX - c->send_left)
-			return -EPROTO;
-		c->send_left += m.window.window;
-		if (c->ops->writable)
-			c->ops->writable(c->arg, c);
-		return 0;
+		return on_credit(c, m.window.window);
 	case WIRE_END:
 		on_end(c, &m.end);
 		return 0;
+	}
+	if (c->over)
+		return 0;
+	switch (h->type) {
+	case WIRE_EOF:
+		if (c->ops->eof)
+			c->ops->eof(c->arg, c, h->chan);
+		return 0;
 	case WIRE_GAP:
-		if (!takes_credit(h->chan))
-			return -EPROTO;
+		c->gap[h->chan - WIRE_OUT] = true;
+		return 0;
+	case WIRE_EXITED:
+		tell_gap(c, WIRE_OUT, c->answered.at[0]);
+		tell_gap(c, WIRE_ERR, c->answered.at[1]);
 		break;
 	}
 	if (c->ops->reply)

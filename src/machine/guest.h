@@ -3,7 +3,8 @@
  * Talks to panda-init over one connected byte stream. The first half never blocks and lives in
  * the caller's epoll loop; the second half are blocking helpers on top of it, for threads that may
  * wait. One thread at a time per struct guest. Nothing the guest sends is trusted: a frame that
- * breaks the protocol ends the connection, and so every call on it, with EPROTO.
+ * breaks the protocol ends the connection, and so every call on it, with EPROTO. An answer that may
+ * not come (wire/answers.h) ends its call with EPROTO, and a second one the connection.
  */
 #pragma once
 #include <stdbool.h>
@@ -40,10 +41,12 @@ struct guest_ops {
 	void (*data)(void *arg, struct guest_call *c, uint8_t chan, const void *p, size_t n);
 	void (*eof)(void *arg, struct guest_call *c, uint8_t chan);
 	/* READY (msg is NULL), STARTED, EXITED, ATTACHED, GAP, FILE, PATH, STATS_REPLY: the
-	 * decoded struct, valid during the callback. */
+	 * decoded struct, valid during the callback. What comes, how often and in which order is in
+	 * the table of wire/answers.h. GAP costs no credit, so it is told with the next data of its
+	 * channel, or before EXITED, and several in a row are one. */
 	void (*reply)(void *arg, struct guest_call *c, uint8_t type, uint8_t chan, const void *msg);
 	void (*writable)(void *arg, struct guest_call *c); /* guest_sendable() grew */
-	/* Always the last one; c is gone afterwards. */
+	/* Always the last one; c is gone afterwards. err 0: all came that the table asks for. */
 	void (*end)(void *arg, struct guest_call *c, const struct guest_end *end);
 };
 
@@ -79,13 +82,9 @@ int guest_start(struct guest *g, uint8_t type, const void *msg, const struct gue
 /* A request that is in wire form already: for those that had to wait for a guest. */
 struct guest_request {
 	uint8_t type;
-	uint32_t window; /* as its message says: guest_window() */
-	const void *p;   /* what wire_encode() made of it */
+	const void *p; /* what wire_encode() made of it */
 	size_t n;
 };
-
-/* The credit that a request gives: how much the guest may send before it is given more. */
-uint32_t guest_window(uint8_t type, const void *msg);
 
 int guest_start_encoded(struct guest *g, const struct guest_request *rq,
                         const struct guest_ops *ops, void *arg, struct guest_call **ret);

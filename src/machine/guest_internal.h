@@ -3,18 +3,28 @@
  */
 #pragma once
 #include "machine/guest.h"
+#include "wire/answers.h"
 #include "wire/guest.h"
 
+/*
+ *   open ──END──> free
+ *     └──an answer that may not come──> over ──END──> free
+ *
+ * A call that is over has told its end, but the guest has not: its id stays taken, and what still
+ * comes for it is thrown away.
+ */
 struct guest_call {
 	struct guest *g;
 	uint32_t id;
 	const struct guest_ops *ops;
 	void *arg;
+	bool over;
+	struct wire_answered answered;
+	bool gap[2]; /* GAP has come on OUT or ERR, and is told when it is followed */
 	uint32_t window;
 	uint32_t take_left[2]; /* what the guest may still send on OUT and ERR */
 	uint32_t taken[2];     /* dealt with, not yet given back as credit */
 	uint32_t send_left;    /* what we may still send on IN */
-	bool sent_eof;
 };
 
 struct guest {
@@ -26,6 +36,8 @@ struct guest {
 	struct guest_call *calls[GUEST_CALLS_MAX]; /* id - 1 is the place */
 	unsigned first_free;                       /* all below it are taken */
 	unsigned n_calls;
+	unsigned n_over; /* of them; more than one cannot be: */
+	bool warned;     /* an answer came that may not; the next one ends the connection */
 	struct guest_room *rooms;   /* who waits, and for what: */
 	bool wants_call, wants_out; /* neither: rooms is empty */
 	uint8_t *in;

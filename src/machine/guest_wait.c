@@ -80,7 +80,6 @@ static void wait_reply(void *arg, struct guest_call *c, uint8_t type, uint8_t ch
 		w->file.name = w->file.target = wire_str("");
 		break;
 	case WIRE_PATH:
-		free(w->path);
 		w->path = strdup(((const struct wire_path *)msg)->path.p);
 		break;
 	case WIRE_STATS_REPLY:
@@ -235,13 +234,8 @@ static void connect_exec(struct wait *w, const struct guest_exec *x)
 	w->wake_fd = x->wake_fd;
 }
 
-static int take_exit(struct guest *g, struct wait *w, struct guest_exit *ret, struct err *e)
+static void take_exit(const struct wait *w, struct guest_exit *ret)
 {
-	if (!w->exited.id) {
-		guest_fail(g, EPROTO, "");
-		return err_set(e, EPROTO, "guest_unreachable",
-		               "the guest did not say how the command ended");
-	}
 	*ret = (struct guest_exit){
 	    .id = w->exited.id,
 	    .signaled = w->exited.how == WIRE_HOW_SIGNAL,
@@ -252,7 +246,6 @@ static int take_exit(struct guest *g, struct wait *w, struct guest_exit *ret, st
 	    .cpu_us = w->exited.cpu_us,
 	    .max_rss_kib = w->exited.max_rss_kib,
 	};
-	return 0;
 }
 
 static int run_exec(struct guest *g, const struct guest_exec *x, uint32_t flags, struct wait *w,
@@ -277,7 +270,9 @@ int guest_exec_wait(struct guest *g, const struct guest_exec *x, struct guest_ex
 
 	connect_exec(&w, x);
 	r = run_exec(g, x, 0, &w, "cannot run the command", e);
-	return r < 0 ? r : take_exit(g, &w, ret, e);
+	if (r == 0)
+		take_exit(&w, ret);
+	return r;
 }
 
 int guest_exec_start(struct guest *g, const struct guest_exec *x, uint64_t *ret_id, struct err *e)
@@ -304,7 +299,9 @@ int guest_exec_attach(struct guest *g, struct guest_attach *at, const struct gue
 	at->lost = 0;
 	connect_exec(&w, x);
 	r = wait_run(g, WIRE_ATTACH, &m, &w, "cannot attach to the command", e);
-	return r < 0 ? r : take_exit(g, &w, ret, e);
+	if (r == 0)
+		take_exit(&w, ret);
+	return r;
 }
 
 int guest_exec_signal(struct guest *g, uint64_t id, int signo, uint32_t flags, struct err *e)

@@ -510,7 +510,7 @@ static void feeding_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, 
 {
 	struct feeding *f = arg;
 
-	if (type != WIRE_ATTACHED || f->feeds)
+	if (type != WIRE_ATTACHED)
 		return;
 	f->feeds = true;
 	loop_timer_clear(f->c->host->loop, &f->patience);

@@ -484,7 +484,7 @@ static void doing_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, co
 	const char *slash = strrchr(d->path, '/');
 	const char *name = slash && slash[1] ? slash + 1 : d->path;
 
-	if (type == WIRE_FILE && !d->answer)
+	if (type == WIRE_FILE)
 		d->answer = show_file(msg, name, strlen(name), d->path);
 }
 

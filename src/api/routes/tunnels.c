@@ -124,14 +124,7 @@ static void tunnel_deliver(struct tunnel *t, const void *p, size_t n)
 /* The other end is no more; e is NULL when it ended well. */
 static void tunnel_ended(struct tunnel *t, const struct err *e)
 {
-	struct err never;
-
 	if (!t->open) {
-		if (!e) {
-			err_set(&never, EPROTO, "upstream",
-			        "upstream: the sandbox ended the connection before it was there");
-			e = &never;
-		}
 		call_error(t->c, e);
 		tunnel_free(t);
 		return;

@@ -24,7 +24,7 @@ struct exec_job {
 	char *in; /* what it reads, from in_at on */
 	size_t in_len, in_at;
 	bool keep_open, argv, fed;
-	bool started, exited;
+	bool exited;
 	/* The template's directory may be gone: then the same again, from the root. */
 	struct host *host;
 	char sandbox[SANDBOX_ID + 1];
@@ -95,10 +95,9 @@ static void on_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const
 {
 	struct exec_job *x = arg;
 
-	if (type == WIRE_STARTED && !x->started) {
+	if (type == WIRE_STARTED) {
 		const struct wire_started *m = msg;
 
-		x->started = true; /* a guest that says it twice is heard once */
 		if (x->ops->started)
 			x->ops->started(x->arg, m->id, m->pid);
 	} else if (type == WIRE_EXITED) {
@@ -163,7 +162,8 @@ static void on_end(void *arg, struct job *j, const struct job_end *end)
 	if (end->guest && from_the_root(x, end))
 		return;
 	x->exit.duration_ms = (mono_ns() - x->began_ns) / 1000000u;
-	if (x->exited || (!end->e && (!end->guest || as_shell_says(x, end)))) {
+	if (end->guest != EPROTO &&
+	    (x->exited || (!end->e && (!end->guest || as_shell_says(x, end))))) {
 		x->ops->end(x->arg, NULL, &x->exit);
 		exec_free(x);
 		return;
@@ -172,6 +172,9 @@ static void on_end(void *arg, struct job *j, const struct job_end *end)
 		e = *end->e;
 	else if (end->guest == ECANCELED)
 		err_set(&e, ECANCELED, "cancelled", "the command was cancelled");
+	else if (end->guest == EPROTO)
+		err_set(&e, EPROTO, "upstream", "it is not known how the command ended: %s",
+		        end->text);
 	else if (end->guest == EAGAIN || end->guest == EMFILE || end->guest == ENOMEM)
 		err_set(&e, end->guest, "sandbox_busy", "cannot start the command: %s: %s",
 		        end->text, strerror(end->guest));
@@ -227,10 +230,7 @@ static struct job *exec_start(struct exec_job *x, struct sandbox *sb, const stru
 	wire_exec_encode(&b->m, x->again, n);
 	x->again_len = n;
 	return job_start_encoded(x->host, sb,
-	                         &(struct guest_request){.type = WIRE_EXEC,
-	                                                 .window = b->m.window,
-	                                                 .p = x->again,
-	                                                 .n = n},
+	                         &(struct guest_request){.type = WIRE_EXEC, .p = x->again, .n = n},
 	                         &job_ops, x, e);
 }
 

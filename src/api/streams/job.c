@@ -349,7 +349,6 @@ static int keep_request(struct job *j, size_t n)
 	wire_encode(d, j->msg, j->owned, n);
 	j->request.p = j->owned;
 	j->request.n = n;
-	j->request.window = guest_window(j->request.type, j->msg);
 	return 0;
 }
 
@@ -496,7 +495,7 @@ static const struct {
     {EROFS, "forbidden"},       {ENXIO, "bad_path"},
     {ECONNREFUSED, "upstream"}, {EMFILE, "sandbox_busy"},
     {ETXTBSY, "conflict"},      {EFBIG, "too_large"},
-    {EIO, "guest_io"},
+    {EIO, "guest_io"},          {EPROTO, "upstream"},
 };
 
 int job_error(const struct job_end *end, const char *what, struct err *ret)
@@ -507,9 +506,6 @@ int job_error(const struct job_end *end, const char *what, struct err *ret)
 		*ret = *end->e;
 		return -ret->code;
 	}
-	if (!end->guest)
-		return err_set(ret, EPROTO, "upstream",
-		               "%s: the sandbox ended it without an answer", what);
 	for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
 		if (kinds[i].code == end->guest)
 			kind = kinds[i].kind;

@@ -1,6 +1,7 @@
 /*
  * What a hostile guest may send to the host's end (machine/guest.h), while calls of every kind are
- * open. The promises: every call ends exactly once, and nothing is sent beyond its credit.
+ * open. The promises: every call ends exactly once, and nothing comes after that; nothing is sent
+ * beyond its credit; no reply but GAP comes twice, and GAP no more often than what costs credit.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ enum {
 
 struct seen {
 	size_t bytes[2];
+	unsigned replies, frames, gaps;
 	int ended;
 };
 
@@ -28,8 +30,24 @@ static void on_data(void *arg, struct guest_call *c, uint8_t chan, const void *p
 {
 	struct seen *s = arg;
 
+	assert(!s->ended && n);
+	s->frames++;
 	s->bytes[chan - WIRE_OUT] += n;
 	assert(s->bytes[chan - WIRE_OUT] <= WINDOW); /* we give no credit */
+}
+
+static void on_reply(void *arg, struct guest_call *c, uint8_t type, uint8_t chan, const void *msg)
+{
+	struct seen *s = arg;
+
+	assert(!s->ended);
+	if (type == WIRE_GAP) {
+		s->gaps++;
+		return;
+	}
+	assert(!(s->replies & 1u << type));
+	s->replies |= 1u << type;
+	assert(s->gaps <= s->frames + 2); /* one for each channel before EXITED */
 }
 
 static void on_end(void *arg, struct guest_call *c, const struct guest_end *end)
@@ -39,7 +57,7 @@ static void on_end(void *arg, struct guest_call *c, const struct guest_end *end)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const struct guest_ops ops = {.data = on_data, .end = on_end};
+	static const struct guest_ops ops = {.data = on_data, .reply = on_reply, .end = on_end};
 	struct wire_read rd = {.path = wire_str("/x"), .window = WINDOW};
 	struct wire_write wr = {.path = wire_str("/x")};
 	struct wire_attach at = {.id = 1, .window = WINDOW};

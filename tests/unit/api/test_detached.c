@@ -84,12 +84,13 @@ static void one_that_is_not_there_is_404(void **state)
 
 static void an_agent_that_ends_without_an_answer_is_502(void **state)
 {
-	const char *id = sandbox_made(NULL);
+	const char *id = sandbox_made(NULL), *other = sandbox_made(NULL);
 
-	bed_rule(&bed.on, "refuse",
-	         "{\"attach\":{\"err\":0},\"watch\":{\"err\":0},\"connect\":{\"err\":0}}");
+	bed_rule(&bed.on, "refuse", "{\"attach\":{\"err\":0},\"watch\":{\"err\":0}}");
 	bad(502, "upstream", "", NULL, "GET /v1/sandboxes/%s/execs/1/output?follow=1", id);
-	bad(502, "upstream", "", NULL, "GET /v1/sandboxes/%s/fs/watch?path=/", id);
+	bad(502, "upstream", "", NULL, "GET /v1/sandboxes/%s/fs/watch?path=/", other);
+	/* The second one on a connection ends that, and so all other calls that are on it. */
+	bad(502, "guest_gone", "", NULL, "GET /v1/sandboxes/%s/fs/watch?path=/", id);
 }
 
 static void its_output_can_be_had_from_any_offset(void **state)

@@ -1093,6 +1093,58 @@ static void stream_frame(struct fake_agent *a, struct agent_conn *c, struct agen
 
 /* ---- misbehaviour ---- */
 
+/* One frame of this type, as an agent might send it; the i'th of its kind. */
+static void frame_any(struct agent_conn *c, uint32_t stream, const char *type, uint64_t i)
+{
+	if (!strcmp(type, "data")) {
+		frame_data(c, stream, WIRE_OUT, "x", 1);
+	} else if (!strcmp(type, "eof")) {
+		frame_send(c, stream, WIRE_EOF, WIRE_OUT, NULL);
+	} else if (!strcmp(type, "ready")) {
+		frame_send(c, stream, WIRE_READY, 0, NULL);
+	} else if (!strcmp(type, "started")) {
+		frame_send(c, stream, WIRE_STARTED, 0, &(struct wire_started){.id = 1, .pid = 2});
+	} else if (!strcmp(type, "attached")) {
+		frame_send(c, stream, WIRE_ATTACHED, 0, &(struct wire_attached){.id = 1, .pid = 2});
+	} else if (!strcmp(type, "gap")) {
+		frame_send(c, stream, WIRE_GAP, WIRE_OUT, &(struct wire_gap){.offset = i + 1});
+	} else if (!strcmp(type, "exited")) {
+		frame_send(c, stream, WIRE_EXITED, 0,
+		           &(struct wire_exited){.id = 1,
+		                                 .how = WIRE_HOW_SIGNAL,
+		                                 .code = SIGKILL,
+		                                 .flags = WIRE_EXITED_OOM});
+	} else if (!strcmp(type, "file")) {
+		struct wire_file m = {.name = wire_str("f"), .target = wire_str("")};
+
+		m.mode = S_IFREG | 0644;
+		m.size = 1 << 20;
+		frame_send(c, stream, WIRE_FILE, 0, &m);
+	} else if (!strcmp(type, "end")) {
+		frame_end(c, stream, 0, NULL);
+	} else {
+		abort();
+	}
+}
+
+/* {"answers": {"exec": [["started", 1], ["exited", 1000]]}}: that, and nothing else. */
+static bool answer_by_rule(struct fake_agent *a, struct agent_conn *c, const struct wire_header *h)
+{
+	const json_t *list = json_object_get(json_object_get(a->rules, "answers"),
+	                                     request_names[h->type - WIRE_EXEC]);
+	const json_t *row;
+	size_t k;
+
+	json_array_foreach(list, k, row) {
+		json_int_t times = json_integer_value(json_array_get(row, 1));
+
+		for (json_int_t i = 0; i < times; i++)
+			frame_any(c, h->stream, json_string_value(json_array_get(row, 0)),
+			          (uint64_t)i);
+	}
+	return list;
+}
+
 /* What a guest that lies says instead of an answer. True: it did. */
 static bool misbehave(struct fake_agent *a, struct agent_conn *c, const struct wire_header *h)
 {
@@ -1112,6 +1164,8 @@ static bool misbehave(struct fake_agent *a, struct agent_conn *c, const struct w
 	} else if (!strcmp(m, "flood")) { /* more data than there is credit for */
 		static const char zeros[WIRE_PAYLOAD_MAX];
 
+		if (h->type == WIRE_EXEC)
+			frame_send(c, h->stream, WIRE_STARTED, 0, &(struct wire_started){.id = 1});
 		for (unsigned i = 0; i < 8; i++)
 			frame_data(c, h->stream, WIRE_OUT, zeros, sizeof(zeros));
 	} else if (!strcmp(m, "half")) { /* the first bytes of an answer, and no more */
@@ -1163,7 +1217,7 @@ static bool conn_frame(struct fake_agent *a, struct agent_conn *c, const struct 
 		return true; /* it crossed an END on the way */
 	if (!wire_type_known(h->type) || (d && wire_decode(d, p, h->length, &m) < 0))
 		return false;
-	if (!misbehave(a, c, h))
+	if (!misbehave(a, c, h) && !answer_by_rule(a, c, h))
 		request(a, c, h, &m);
 	return true;
 }

@@ -120,7 +120,7 @@ static void a_request_in_wire_form_is_the_same_request(void **state)
 	struct wire_read m = {.path = wire_str("/etc/passwd"), .offset = 7, .window = 64};
 	struct bench *b = *state;
 	uint8_t bytes[256], first[256], second[256];
-	struct guest_request rq = {.type = WIRE_READ, .window = guest_window(WIRE_READ, &m)};
+	struct guest_request rq = {.type = WIRE_READ};
 	size_t n, k;
 
 	assert_int_equal(guest_start(b->g, WIRE_READ, &m, &ops, NULL, NULL), 0);
@@ -146,11 +146,16 @@ static void the_window_of_a_request_in_wire_form_holds(void **state)
 	static const struct guest_ops ops = {.data = count_bytes};
 	static const uint8_t frame[WIRE_HEADER + 65] = {65,        0,        0, 0, WIRE_VERSION,
 	                                                WIRE_DATA, WIRE_OUT, 0, 1};
+	struct wire_read m = {.path = wire_str("/x"), .window = 64};
+	struct wire_file file = {.name = wire_str(""), .target = wire_str("")};
 	struct bench *b = *state;
-	struct guest_request rq = {.type = WIRE_STATS, .window = 64};
+	uint8_t bytes[64];
+	struct guest_request rq = {.type = WIRE_READ, .p = bytes};
 	size_t got = 0;
 
+	rq.n = (size_t)wire_read_encode(&m, bytes, sizeof(bytes));
 	assert_int_equal(guest_start_encoded(b->g, &rq, &ops, &got, NULL), 0);
+	say(b, WIRE_FILE, 0, &file);
 	assert_int_equal(io_write_full(b->agent, frame, sizeof(frame)), 0);
 	assert_int_equal(guest_dispatch(b->g, EPOLLIN), -EPROTO);
 	assert_int_equal(got, 0);
