@@ -19,6 +19,7 @@
 
 enum {
 	SORTED_MAX = 4096,
+	SORTED_BYTES = 2 << 20, /* of what is told of them: a path may be long */
 	DIR_WINDOW = 128 * 1024,
 	WATCH_WINDOW = 128 * 1024, /* an event with the longest path must fit */
 };
@@ -32,19 +33,28 @@ struct listing {
 	struct job *j;
 	char *path;
 	struct row *rows;
-	size_t n;
+	size_t n, bytes;
 	struct credit credit;
+	struct credit_rows rows_in;
 	bool streaming, first, failed;
+	bool all; /* the guest has sent all, and rows wait for room */
 };
 
-static void listing_free(struct listing *l)
+static void rows_free(struct listing *l)
 {
-	call_leave(l->c);
 	for (size_t i = 0; i < l->n; i++) {
 		free(l->rows[i].name);
 		free(l->rows[i].text);
 	}
-	free(l->rows);
+	free(take_ptr(l->rows));
+	l->n = 0;
+}
+
+static void listing_free(struct listing *l)
+{
+	call_leave(l->c);
+	rows_free(l);
+	free(l->rows_in.held);
 	free(l->path);
 	free(l);
 }
@@ -112,50 +122,44 @@ static bool add(struct listing *l, const struct wire_file *m)
 	l->rows[l->n].name = strdup(m->name.p);
 	if (!l->rows[l->n].name)
 		return false;
+	l->bytes += strlen(text);
 	l->rows[l->n++].text = take_ptr(text);
-	if (l->n == SORTED_MAX) {
+	if (l->n == SORTED_MAX || l->bytes >= SORTED_BYTES) {
 		begin(l);
+		rows_free(l);
 		l->streaming = true;
 	}
 	return true;
+}
+
+static ssize_t listing_row(void *arg, const uint8_t *p, size_t n)
+{
+	struct wire_file m;
+	ssize_t r = wire_file_take(p, n, &m);
+
+	return r < 0 || !wire_is_name(&m.name) || !add(arg, &m) ? -EPROTO : r;
+}
+
+/* Those that are sorted wait for the last one anyhow. */
+static bool listing_room(void *arg)
+{
+	struct listing *l = arg;
+
+	return !l->streaming || call_room(l->c);
 }
 
 static void listing_data(void *arg, struct job *j, uint8_t chan, const void *p, size_t n)
 {
 	struct listing *l = arg;
 
-	for (size_t at = 0; at < n && !l->failed;) {
-		struct wire_file m;
-		ssize_t r = wire_file_take((const uint8_t *)p + at, n - at, &m);
-
-		if (r < 0 || !wire_is_name(&m.name) || !add(l, &m)) {
-			l->failed = true;
-			job_cancel(j);
-			return;
-		}
-		at += (size_t)r;
-	}
-	credit_owe(&l->credit, 0, n, call_room(l->c));
+	if (l->failed || credit_rows_add(&l->rows_in, p, n) == 0)
+		return;
+	l->failed = true;
+	job_cancel(j);
 }
 
-static void listing_end(void *arg, struct job *j, const struct job_end *end)
+static void listing_finish(struct listing *l)
 {
-	struct listing *l = arg;
-	char what[160];
-
-	l->j = NULL;
-	snprintf(what, sizeof(what), "cannot list '%.110s'", l->path);
-	if (l->failed || end->e || end->guest) {
-		if (l->streaming && l->c->req)
-			http_cut(l->c->req);
-		else if (l->failed)
-			call_fail(l->c, EPROTO, "guest_gone", "%s: the answer makes no sense",
-			          what);
-		else
-			job_fail(l->c, end, what);
-		listing_free(l);
-		return;
-	}
 	if (!l->streaming && l->n)
 		qsort(l->rows, l->n, sizeof(*l->rows), by_name);
 	begin(l);
@@ -163,6 +167,48 @@ static void listing_end(void *arg, struct job *j, const struct job_end *end)
 	if (l->c->req)
 		http_finish(l->c->req);
 	listing_free(l);
+}
+
+static void listing_fail(struct listing *l, const struct job_end *end)
+{
+	char what[160];
+
+	snprintf(what, sizeof(what), "cannot list '%.110s'", l->path);
+	if (l->streaming && l->c->req)
+		http_cut(l->c->req);
+	else if (l->failed)
+		call_fail(l->c, EPROTO, "guest_gone", "%s: the answer makes no sense", what);
+	else
+		job_fail(l->c, end, what);
+	listing_free(l);
+}
+
+static void listing_end(void *arg, struct job *j, const struct job_end *end)
+{
+	struct listing *l = arg;
+
+	l->j = NULL;
+	if (l->failed || end->e || end->guest)
+		listing_fail(l, end);
+	else if (l->rows_in.n_held)
+		l->all = true; /* listing_more() goes on */
+	else
+		listing_finish(l);
+}
+
+static void listing_more(void *arg)
+{
+	struct listing *l = arg;
+	bool bad = !l->failed && credit_rows_more(&l->rows_in) < 0;
+
+	l->failed |= bad;
+	credit_pay(&l->credit);
+	if (bad && l->j)
+		job_cancel(l->j);
+	else if (l->all && l->failed)
+		listing_fail(l, NULL);
+	else if (l->all && !l->rows_in.n_held)
+		listing_finish(l);
 }
 
 static void listing_gone(void *arg)
@@ -191,6 +237,10 @@ void files_dir(struct call *c)
 	l->c = call_hold(c);
 	l->path = path;
 	l->credit = (struct credit){.give = credit_to_job, .arg = &l->j};
+	l->rows_in = (struct credit_rows){.credit = &l->credit,
+	                                  .row = listing_row,
+	                                  .room = listing_room,
+	                                  .arg = l};
 	l->j = job_start(c->host, c->sb, WIRE_DIR,
 	                 &(struct wire_path_flags){.path = wire_str(path), .flags = DIR_WINDOW},
 	                 &ops, l, &e);
@@ -199,7 +249,7 @@ void files_dir(struct call *c)
 		listing_free(l);
 		return;
 	}
-	call_on_room(c, credit_pay, &l->credit);
+	call_on_room(c, listing_more, l);
 	call_on_gone(c, listing_gone, l);
 }
 
@@ -209,11 +259,13 @@ struct watching {
 	struct sse s;
 	struct job *j;
 	char *path;
+	struct credit_rows rows;
 };
 
 static void watching_free(struct watching *w)
 {
 	sse_fini(&w->s);
+	free(w->rows.held);
 	free(w->path);
 	free(w);
 }
@@ -256,22 +308,36 @@ static void tell_change(struct watching *w, const struct wire_event *m)
 	sse_event(&w->s, "change", j);
 }
 
+static ssize_t watching_row(void *arg, const uint8_t *p, size_t n)
+{
+	struct wire_event m;
+	ssize_t r = wire_event_take(p, n, &m);
+
+	if (r > 0)
+		tell_change(arg, &m);
+	return r;
+}
+
+static bool watching_room(void *arg)
+{
+	return call_room(((struct watching *)arg)->s.c);
+}
+
 static void watching_data(void *arg, struct job *j, uint8_t chan, const void *p, size_t n)
 {
 	struct watching *w = arg;
 
-	for (size_t at = 0; at < n;) {
-		struct wire_event m;
-		ssize_t r = wire_event_take((const uint8_t *)p + at, n - at, &m);
+	if (credit_rows_add(&w->rows, p, n) < 0)
+		job_cancel(j);
+}
 
-		if (r < 0) {
-			job_cancel(j);
-			return;
-		}
-		tell_change(w, &m);
-		at += (size_t)r;
-	}
-	sse_owe(&w->s, 0, n);
+static void watching_more(void *arg)
+{
+	struct watching *w = arg;
+
+	if (credit_rows_more(&w->rows) < 0 && w->j)
+		job_cancel(w->j);
+	credit_pay(&w->s.credit);
 }
 
 static void watching_reply(void *arg, struct job *j, uint8_t type, uint8_t chan, const void *msg)
@@ -324,6 +390,11 @@ void file_watch(struct call *c)
 	}
 	w->path = path;
 	sse_init(&w->s, c, false, credit_to_job, &w->j);
+	w->rows = (struct credit_rows){.credit = &w->s.credit,
+	                               .row = watching_row,
+	                               .room = watching_room,
+	                               .arg = w};
+	call_on_room(c, watching_more, w);
 	call_on_gone(c, watching_gone, w);
 	call_endless(c);
 	w->j = job_start(c->host, c->sb, WIRE_WATCH,

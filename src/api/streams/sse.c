@@ -70,11 +70,6 @@ void sse_begin(struct sse *s)
 	s->begun = true;
 }
 
-void sse_owe(struct sse *s, int chan, size_t n)
-{
-	credit_owe(&s->credit, chan, n, call_room(s->c));
-}
-
 static void sse_put(struct sse *s, int chan, json_t *text, const char *key, const uint64_t *offset)
 {
 	json_t *j = json_object();
@@ -98,7 +93,7 @@ void sse_output(struct sse *s, int chan, const void *p, size_t n, const uint64_t
 			sse_put(s, chan, json_stringn_nocheck(text, len), "chunk",
 			        offset ? &at : NULL);
 	}
-	sse_owe(s, chan, n);
+	credit_owe(&s->credit, chan, n, call_room(s->c));
 }
 
 static void sse_flush(struct sse *s)

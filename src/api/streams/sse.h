@@ -26,8 +26,6 @@ void sse_fini(struct sse *s);
 void sse_begin(struct sse *s); /* once; more often is fine */
 /* An event stdout or stderr. offset: where these bytes begin, NULL: not told. */
 void sse_output(struct sse *s, int chan, const void *p, size_t n, const uint64_t *offset);
-/* n bytes of the producer became events: they are paid back when there is room. */
-void sse_owe(struct sse *s, int chan, size_t n);
 /* An event that is not output; what was held back of a character is told before. */
 void sse_event(struct sse *s, const char *name, json_t *data);
 /* The last event. */

@@ -2,6 +2,7 @@
  * Agents that answer what they may not, as clients see it: whatever comes, and however often, the
  * request ends with a short answer, and the sandbox goes on serving.
  */
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 
 enum {
 	SHORT = 4096,      /* bytes of an answer that has no data in it */
+	ROOM = 8 << 20,    /* what a slow client's answer may take, of all its rows */
 	LONG = 256 * 1024, /* and of one with 1,000 events */
 };
 
@@ -117,12 +119,62 @@ static void one_lie_leaves_the_other_calls_alone(void **state)
 	client_leave(c);
 }
 
+static size_t memory(void)
+{
+	struct mallinfo2 m = mallinfo2();
+
+	return m.uordblks + m.hblkhd;
+}
+
+/* A name of a few bytes becomes a path of thousands, in JSON. */
+static void rows_want_room_each(const char *request, const char *rule, size_t rows)
+{
+	const char *id = sandbox_made(NULL);
+	struct client *c = client_new();
+	char path[4000 * 3 + 1] = "", line[sizeof(path) + 256];
+	size_t before;
+	int n;
+
+	for (size_t i = 0; i < sizeof(path) - 1; i += 3)
+		memcpy(path + i, "%01", 4);
+	bed_rule(&bed.on, "answers", rule);
+	good(200, "{'cmd':'true'}", "POST /v1/sandboxes/%s/exec", id);
+	before = memory();
+	client_deaf(c, true);
+	n = snprintf(line, sizeof(line),
+	             "GET /v1/sandboxes/%s/fs/%s?path=/%s HTTP/1.1\r\nHost: panda\r\n"
+	             "Authorization: Bearer %s\r\n\r\n",
+	             id, request, path, bed.mine);
+	client_send(c, line, (size_t)n);
+	/* What comes on the same connection to the guest comes behind all rows. */
+	good(200, "{'cmd':'true'}", "POST /v1/sandboxes/%s/exec", id);
+	assert_true(memory() < before + ROOM);
+	client_deaf(c, false);
+	client_head(c);
+	client_wait(c, rows * strlen(path) * 2); /* a byte is six */
+	bed_rule(&bed.on, "answers", NULL);
+	good(200, "{'cmd':'true'}", "POST /v1/sandboxes/%s/exec", id);
+	client_leave(c);
+}
+
+static void changes_wait_until_the_client_has_room(void **state)
+{
+	rows_want_room_each("watch", "{\"watch\": [[\"ready\", 1], [\"event\", 1000]]}", 1000);
+}
+
+static void a_listing_waits_until_the_client_has_room(void **state)
+{
+	rows_want_room_each("dir", "{\"dir\": [[\"entry\", 1500], [\"end\", 1]]}", 1500);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    api_test(a_flood_of_replies_is_a_short_answer),
 	    api_test(a_command_that_ended_twice_is_not_known_to_have_ended),
 	    api_test(one_lie_leaves_the_other_calls_alone),
+	    api_test(changes_wait_until_the_client_has_room),
+	    api_test(a_listing_waits_until_the_client_has_room),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

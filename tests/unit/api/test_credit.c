@@ -1,9 +1,11 @@
 /*
  * What is owed to a producer is paid when there is room, all of it and once.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -88,6 +90,81 @@ static void a_producer_that_has_ended_is_owed_nothing(void **state)
 	}
 }
 
+struct table {
+	struct credit credit;
+	size_t room, told, given;
+};
+
+static void table_give(void *arg, int chan, size_t n)
+{
+	((struct table *)arg)->given += n;
+}
+
+static bool table_room(void *arg)
+{
+	return ((struct table *)arg)->room > 0;
+}
+
+/* A row is two equal bytes. */
+static ssize_t table_row(void *arg, const uint8_t *p, size_t n)
+{
+	struct table *t = arg;
+
+	if (n < 2 || p[0] != p[1])
+		return -EPROTO;
+	assert_int_equal(p[0], 'a' + t->told);
+	t->told++;
+	t->room--;
+	return 2;
+}
+
+static void rows_wait_for_room_each_and_keep_their_order(void **state)
+{
+	struct table t = {.room = 1, .credit = {.give = table_give, .arg = &t}};
+	struct credit_rows r = {.credit = &t.credit,
+	                        .row = table_row,
+	                        .room = table_room,
+	                        .arg = &t};
+
+	assert_int_equal(credit_rows_add(&r, (const uint8_t *)"aabbcc", 6), 0);
+	assert_int_equal(t.told, 1);
+	assert_int_equal(r.n_held, 4);
+	assert_int_equal(t.given, 0); /* there is no room for more */
+	t.room = 2;
+	assert_int_equal(credit_rows_add(&r, (const uint8_t *)"dd", 2), 0);
+	assert_int_equal(t.told, 1); /* not before those that wait */
+	assert_int_equal(credit_rows_more(&r), 0);
+	assert_int_equal(t.told, 3);
+	t.room = 9;
+	assert_int_equal(credit_rows_more(&r), 0);
+	assert_int_equal(t.told, 4);
+	assert_int_equal(r.n_held, 0);
+	assert_int_equal(t.given, 8); /* all that was ever owed */
+	assert_int_equal(credit_rows_add(&r, (const uint8_t *)"ee", 2), 0);
+	assert_int_equal(t.given, 10);
+	free(r.held);
+}
+
+static void a_row_that_makes_no_sense_is_an_error_when_its_turn_comes(void **state)
+{
+	struct table t = {.room = 1, .credit = {.give = table_give, .arg = &t}};
+	struct credit_rows r = {.credit = &t.credit,
+	                        .row = table_row,
+	                        .room = table_room,
+	                        .arg = &t};
+
+	assert_int_equal(credit_rows_add(&r, (const uint8_t *)"aabc", 4), 0);
+	t.room = 1;
+	assert_int_equal(credit_rows_more(&r), -EPROTO);
+	free(r.held);
+	r = (struct credit_rows){.credit = &t.credit,
+	                         .row = table_row,
+	                         .room = table_room,
+	                         .arg = &t};
+	assert_int_equal(credit_rows_add(&r, (const uint8_t *)"x", 1), -EPROTO);
+	free(r.held);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -95,6 +172,8 @@ int main(void)
 	    cmocka_unit_test(without_room_it_waits_and_is_paid_once),
 	    cmocka_unit_test(what_comes_while_it_is_paid_is_owed),
 	    cmocka_unit_test(a_producer_that_has_ended_is_owed_nothing),
+	    cmocka_unit_test(rows_wait_for_room_each_and_keep_their_order),
+	    cmocka_unit_test(a_row_that_makes_no_sense_is_an_error_when_its_turn_comes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

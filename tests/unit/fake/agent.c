@@ -1096,6 +1096,8 @@ static void stream_frame(struct fake_agent *a, struct agent_conn *c, struct agen
 /* One frame of this type, as an agent might send it; the i'th of its kind. */
 static void frame_any(struct agent_conn *c, uint32_t stream, const char *type, uint64_t i)
 {
+	uint8_t row[128];
+
 	if (!strcmp(type, "data")) {
 		frame_data(c, stream, WIRE_OUT, "x", 1);
 	} else if (!strcmp(type, "eof")) {
@@ -1120,6 +1122,16 @@ static void frame_any(struct agent_conn *c, uint32_t stream, const char *type, u
 		m.mode = S_IFREG | 0644;
 		m.size = 1 << 20;
 		frame_send(c, stream, WIRE_FILE, 0, &m);
+	} else if (!strcmp(type, "event")) {
+		struct wire_event m = {.what = WIRE_EV_CREATE, .path = wire_str("")};
+
+		frame_data(c, stream, WIRE_OUT, row,
+		           (size_t)wire_event_encode(&m, row, sizeof(row)));
+	} else if (!strcmp(type, "entry")) {
+		struct wire_file m = {.name = wire_str("f"), .target = wire_str("")};
+
+		frame_data(c, stream, WIRE_OUT, row,
+		           (size_t)wire_file_encode(&m, row, sizeof(row)));
 	} else if (!strcmp(type, "end")) {
 		frame_end(c, stream, 0, NULL);
 	} else {

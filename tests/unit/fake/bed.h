@@ -157,7 +157,8 @@ int bed_exec(struct bed *b, struct sandbox *sb, const char *script, const char *
  *   exec    {"NAME": {"out": "..", "err": "..", "code": 3, "signal": 9, "hang": true}}
  *   refuse  {"mount": {"err": 5, "text": ".."}}      any request, by its name in lower case
  *   answers {"exec": [["started", 1], ["exited", 1000]]}  these replies, so often, and no other;
- *           also data (a byte), eof, ready, attached, gap, file, end (with 0)
+ *           also data (a byte), event (a row of WATCH), entry (a row of DIR), eof, ready,
+ *           attached, gap, file, end (with 0)
  *   mood    {"*": "silent"} or {"<machine id>": ..}  silent, garbage, length, stranger, flood,
  *           half, hangup, die; "" again: well
  *   dir     {"/path": 5000}                          so many entries more than there are
