@@ -98,7 +98,8 @@ static const struct key {
     {"memory_reserve_mb", BYTES_IN_MB(host.memory_reserve), "1024", 1, 1 << 24,
      "MiB of memory the host keeps free; pandad refuses to create sandboxes that would take them"},
     {"disk_reserve_mb", BYTES_IN_MB(host.disk_reserve), "1024", 1, 1 << 30,
-     "MiB of disk the host keeps free; pandad refuses to create sandboxes that would take them"},
+     "MiB of disk the host keeps free; below that pandad refuses to create sandboxes and pauses "
+     "those that write"},
     {"idle_seconds", MEMBER(host.idle_s), "900", 1, 1 << 30,
      "seconds without a request after which a sandbox ends that has no ttl and is not persistent"},
     {"silent_seconds", MEMBER(host.silent_s), "20", 1, 3600,

@@ -17,6 +17,7 @@
 #include "base/macro.h"
 #include "base/pool.h"
 #include "host/checkpoint.h"
+#include "host/disk.h"
 #include "host/event.h"
 #include "host/guest_link.h"
 #include "host/host_internal.h"
@@ -217,6 +218,8 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 	if (r == 0)
 		r = records_open(&h->records, h, e);
 	if (r == 0)
+		r = disk_open(&h->disk, h, e);
+	if (r == 0)
 		r = events_open(&h->events, l, h->db, &h->config.events, e);
 	if (r == 0)
 		r = machines_open(&h->machines, engines, c->run_dir, e);
@@ -237,6 +240,7 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 	h->sweep = (struct loop_timer){.fn = on_sweep, .arg = h};
 	loop_timer_set(l, &h->sweep, mono_ms());
 	records_begin(&h->records);
+	disk_begin(&h->disk);
 	*ret = h;
 	return 0;
 }
@@ -253,13 +257,14 @@ static void drain_look(void *arg)
 	struct drain *d = arg;
 	struct host *h = d->host;
 
-	if (pool_busy(h->pool) > 0 || !records_drain(&h->records))
+	if (pool_busy(h->pool) > 0 || !records_drain(&h->records) || !disk_drain(&h->disk))
 		return; /* host_quieter() when that is done */
 	for (struct sandbox *sb = h->newest; sb; sb = sb->next)
 		if (sb->ops)
 			return; /* likewise, when they have ended */
 	pool_on_idle(h->pool, NULL, NULL);
 	pool_on_idle(h->records.pool, NULL, NULL);
+	pool_on_idle(h->disk.pool, NULL, NULL);
 	h->drain = NULL;
 	d->done(d->arg);
 	free(d);
@@ -288,6 +293,7 @@ void host_drain(struct host *h, void (*done)(void *arg), void *arg)
 	h->drain = d;
 	pool_on_idle(h->pool, host_quieter, h);
 	pool_on_idle(h->records.pool, host_quieter, h);
+	pool_on_idle(h->disk.pool, host_quieter, h);
 	host_quieter(h);
 }
 
@@ -301,6 +307,7 @@ void host_close(struct host *h)
 	free(take_ptr(h->drain));
 	if (h->pool)
 		pool_free(h->pool);
+	disk_close(&h->disk);
 	host_drop_spare(h);
 	while (h->newest) {
 		h->newest->ops = NULL;

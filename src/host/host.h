@@ -11,6 +11,7 @@
 #pragma once
 #include "base/loop.h"
 #include "base/pool.h"
+#include "host/disk.h"
 #include "host/event.h"
 #include "host/records.h"
 #include "host/sandbox.h"
@@ -29,7 +30,7 @@ struct host_config {
 	unsigned threads;        /* for what blocks */
 	unsigned sandboxes_max;
 	uint64_t memory_reserve; /* bytes of MemAvailable that creates leave alone */
-	uint64_t disk_reserve;   /* free bytes of the data directory */
+	uint64_t disk_reserve;   /* free bytes of the data directory: host/disk.h */
 	unsigned prepare_ahead;  /* processes and networks made before they are asked for */
 	int64_t idle_s;          /* of a sandbox without ttl */
 	unsigned sandbox_cpu_percent, tenant_cpu_percent; /* 100 is one cpu; 0: no limit */
@@ -74,6 +75,7 @@ struct host {
 	struct host_config config;
 	struct host_stats stats;
 	struct records records; /* keeps db */
+	struct disk_watch disk;
 
 	struct dict *by_id;
 	struct sandbox *newest;

@@ -58,6 +58,12 @@ void host_take_id(struct host *h, char ret[SANDBOX_ID + 1], bool *ret_prepared);
 void host_fill_spare(struct host *h);
 void host_drop_spare(struct host *h);
 
+/* ---- pause.c ---- */
+
+/* As host_pause(), for a reason of the host's own. */
+void host_hold(struct host *h, struct sandbox *sb, enum sandbox_hold hold, host_done *done,
+               void *arg);
+
 /* ---- hibernate.c, recover.c ---- */
 
 /*

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "host/host.h"
 #include "host/op.h"
+#include "host/sandbox.h"
 #include "host/start.h"
 
 /* One operation. */
@@ -17,6 +18,7 @@ struct life {
 	host_done *done;
 	void *arg;
 	const char *why;
+	enum sandbox_hold hold; /* pause: the host does it */
 	uint64_t asked_ns;
 	struct start_job job;           /* create, wake */
 	json_t *paths;                  /* volumes: keeps what the job's point into */

@@ -67,6 +67,8 @@ static void settle_as(struct sandbox *sb, enum sandbox_state to)
 	struct err e;
 
 	sb->state = to;
+	if (to != SANDBOX_PAUSED)
+		sb->hold = HOLD_NONE;
 	if (record_update(sb, &e) < 0)
 		log_error("cannot record sandbox=%s why=\"%s\"", sb->id, e.text);
 	sandbox_schedule(sb);

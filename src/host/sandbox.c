@@ -44,6 +44,14 @@ bool sandbox_state_parse(const char *name, enum sandbox_state *ret)
 	return false;
 }
 
+static const char *const holds[SANDBOX_HOLDS] = {
+    [HOLD_NONE] = "", [HOLD_RESERVE] = "disk_reserve", [HOLD_OVERRUN] = "disk_overrun"};
+
+const char *sandbox_hold_name(enum sandbox_hold hold)
+{
+	return holds[hold];
+}
+
 bool sandbox_may_go(enum sandbox_state from, enum sandbox_state to)
 {
 	static const unsigned arrows[SANDBOX_STATES] = {
@@ -71,6 +79,8 @@ void sandbox_check(const struct sandbox *sb)
 	assert((sb->pidfd >= 0) == (sb->pid > 0));
 	assert(!sb->link || sb->pid > 0);
 	assert((sb->state == SANDBOX_FAILED) == (sb->end[0] != 0));
+	assert(sb->hold == HOLD_NONE || sb->state == SANDBOX_PAUSED ||
+	       sb->state == SANDBOX_REWINDING || sb->state == SANDBOX_KILLING);
 	/* Checkpoints are memory: what sleeps has none. */
 	assert(!sb->history || (sb->state != SANDBOX_CREATING && sb->state != SANDBOX_HIBERNATED &&
 	                        sb->state != SANDBOX_WAKING));
@@ -142,6 +152,8 @@ json_t *sandbox_to_doc(const struct sandbox *sb)
 		json_object_set_new(doc, "checkpointed", json_true());
 	if (sb->volumes_pending)
 		json_object_set_new(doc, "volumes_pending", json_true());
+	if (sb->hold)
+		json_object_set_new(doc, "hold", json_string(sandbox_hold_name(sb->hold)));
 	put(doc, "metadata", s->metadata);
 	put(doc, "env", s->env);
 	put(doc, "egress", s->egress);
@@ -201,6 +213,12 @@ void sandbox_from_doc(struct sandbox *sb, const json_t *doc)
 	sb->generation = (uint64_t)get_int(doc, "generation", 1);
 	get_text(doc, "end", sb->end, sizeof(sb->end));
 	get_text(doc, "isolation", sb->isolation, sizeof(sb->isolation));
+	for (size_t i = 0; i < SANDBOX_HOLDS; i++) {
+		const char *hold = json_string_value(json_object_get(doc, "hold"));
+
+		if (hold && !strcmp(hold, holds[i]))
+			sb->hold = (enum sandbox_hold)i;
+	}
 	s->metadata = json_incref(json_object_get(doc, "metadata"));
 	s->env = json_incref(json_object_get(doc, "env"));
 	s->egress = json_incref(json_object_get(doc, "egress"));

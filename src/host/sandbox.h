@@ -51,6 +51,14 @@ enum sandbox_state {
 	SANDBOX_STATES,
 };
 
+/* Why a sandbox is paused. */
+enum sandbox_hold {
+	HOLD_NONE,    /* a client asked for it, or it is not */
+	HOLD_RESERVE, /* the disk of the host is nearly full: host/disk.h */
+	HOLD_OVERRUN, /* it holds more of that disk than its own disk has */
+	SANDBOX_HOLDS,
+};
+
 struct history;
 struct host;
 struct link;
@@ -110,6 +118,7 @@ struct sandbox {
 	bool checkpointed;     /* it has had checkpoints */
 	/* Its machine may not have the volumes of the spec as they stand there: recover.c. */
 	bool volumes_pending;
+	enum sandbox_hold hold; /* PAUSED: who did it */
 
 	/* not on record */
 	struct host *host;
@@ -120,10 +129,18 @@ struct sandbox {
 	uint64_t active_ms;            /* monotonic: when a client last asked for something */
 	uint64_t ends_ms, ends_due_ms; /* its TTL: by the wall clock, and the monotonic one */
 	unsigned diffs;                /* those at work, it on either side */
-	unsigned busy;            /* commands, streams, terminals that are open: it is not idle */
-	struct link *link;        /* to its agent; NULL until needed */
-	bool silent;              /* which does not answer */
-	struct net_slot *slot;    /* in the host's network; NULL: none */
+	unsigned busy;         /* commands, streams, terminals that are open: it is not idle */
+	struct link *link;     /* to its agent; NULL until needed */
+	bool silent;           /* which does not answer */
+	struct net_slot *slot; /* in the host's network; NULL: none */
+	struct {               /* host/disk.c: what its machine holds of the host's disk */
+		char machine[SANDBOX_ID + 1]; /* which one this is about */
+		uint64_t size;                /* of its disk; 0: not known yet */
+		uint64_t bytes, grown;        /* at the last look, and since the one before */
+		uint64_t asked_ms;            /* monotonic: it shall be paused; 0: no */
+		uint64_t held_bytes;          /* from when on it must not grow; 0: not yet */
+		const char *end;              /* why it was ended; NULL: it was not */
+	} disk;
 	struct history *history;  /* its checkpoints; NULL: none */
 	const char *history_lost; /* when those it had were dropped; NULL: never */
 	struct op *ops;           /* waiting for their turn, the first one is at work */
@@ -134,6 +151,8 @@ struct sandbox {
 const char *sandbox_state_name(enum sandbox_state s);                /* as the API says it */
 bool sandbox_state_parse(const char *name, enum sandbox_state *ret); /* of the record */
 const char *sandbox_state_record(enum sandbox_state s);
+/* As records and events say it; "" for none. */
+const char *sandbox_hold_name(enum sandbox_hold hold);
 
 /* Is there an arrow in the drawing that is taken by what went well? */
 bool sandbox_may_go(enum sandbox_state from, enum sandbox_state to);

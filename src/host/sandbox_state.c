@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "db/sandboxes.h"
+#include "host/disk.h"
 #include "host/event.h"
 #include "host/guest_link.h"
 #include "host/host.h"
@@ -67,13 +68,17 @@ int record_delete(struct sandbox *sb, struct err *e)
 int sandbox_enter(struct sandbox *sb, enum sandbox_state to, struct err *e)
 {
 	enum sandbox_state from = sb->state;
+	enum sandbox_hold hold = sb->hold;
 	int r;
 
 	assert(sandbox_may_go(from, to));
 	sb->state = to;
+	if (to != SANDBOX_PAUSED)
+		sb->hold = HOLD_NONE;
 	r = record_update(sb, e);
 	if (r < 0) {
 		sb->state = from;
+		sb->hold = hold;
 		return r;
 	}
 	sandbox_check(sb);
@@ -87,6 +92,9 @@ int sandbox_need_running(const struct sandbox *sb, struct err *e)
 	case SANDBOX_RUNNING:
 		return 0;
 	case SANDBOX_PAUSED:
+		if (sb->hold)
+			return err_set(e, EBUSY, "sandbox_paused", "sandbox %s is paused: %s",
+			               sb->id, disk_hold_text(sb));
 		return err_set(e, EBUSY, "sandbox_paused",
 		               "sandbox %s is paused: resume it first (POST .../resume)", sb->id);
 	case SANDBOX_FAILED:
@@ -150,8 +158,11 @@ void sandbox_died(struct sandbox *sb)
 	network_return(sb);
 	if (sb->state != SANDBOX_RUNNING && sb->state != SANDBOX_PAUSED)
 		return; /* the operation that works on it finds out */
-	if (machine_look(&h->machines, sb->machine, &info, NULL) == 0 && info.end[0])
+	if (machine_look(&h->machines, sb->machine, &info, NULL) == 0 && info.end[0] &&
+	    !sb->disk.end)
 		snprintf(sb->end, sizeof(sb->end), "%s", info.end);
+	else if (sb->disk.end)
+		snprintf(sb->end, sizeof(sb->end), "%s", sb->disk.end);
 	else
 		snprintf(sb->end, sizeof(sb->end), "its machine process ended");
 	h->stats.deaths++;
@@ -160,6 +171,7 @@ void sandbox_died(struct sandbox *sb)
 	if (sandbox_enter(sb, SANDBOX_FAILED, &e) < 0) {
 		log_error("cannot record a death sandbox=%s why=\"%s\"", sb->id, e.text);
 		sb->state = SANDBOX_FAILED;
+		sb->hold = HOLD_NONE;
 	}
 	event_emit(&h->events, sb->tenant, sb->id, "vm.died",
 	           json_pack("{s:s, s:b}", "reason", sb->end, "oom_killed", info.oom_killed));

@@ -39,7 +39,7 @@ void start_job_name(struct start_job *j, const struct sandbox *sb)
  * up. But ext4 can be told how much to keep back, from root too, and then says so in df: that is
  * memory of the guest's kernel, so forks and all that was saved have the same limit. What is
  * deleted becomes a hole in its layers (the agent mounts with discard), so they take no more than
- * that either. A guest that sets it back meets the size of the disk (largest_file() of the engine).
+ * that either. A guest that sets it back, or writes to the device itself, is paused: host/disk.h.
  */
 static int limit_disk(struct start_job *j)
 {

@@ -50,6 +50,7 @@ struct machine_info {
 	char parent[ENGINE_ID_MAX + 1]; /* "" when booted */
 	pid_t pid;
 	uint64_t memory_size;
+	uint64_t disk_size; /* of the largest disk that it writes */
 	uint64_t created_at_ms;
 	uint64_t generation; /* 1 for a booted machine; one more than its parent's when restored */
 	bool alive;

@@ -256,10 +256,17 @@ static void end_of(int dir, char *buf, size_t n)
 void machine_fill_info(struct machines *ms, const char *id, int dir, const json_t *j,
                        struct machine_info *ret)
 {
+	const json_t *disk;
+	size_t d;
+
 	*ret = (struct machine_info){.generation = book_int(j, "generation"),
 	                             .memory_size = book_int(j, "memory_size"),
 	                             .created_at_ms = book_int(j, "created_at_ms"),
 	                             .pid = (pid_t)book_int(j, "pid")};
+	json_array_foreach(json_object_get(j, "disks"), d, disk) {
+		if (!json_is_true(json_object_get(disk, "read_only")))
+			ret->disk_size = MAX(ret->disk_size, book_int(disk, "size"));
+	}
 	snprintf(ret->id, sizeof(ret->id), "%s", id);
 	book_text(j, "parent", ret->parent, sizeof(ret->parent));
 	ret->engine =

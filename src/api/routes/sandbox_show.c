@@ -6,6 +6,7 @@
 #include "api/api.h"
 #include "api/api_internal.h"
 #include "api/streams/sse.h"
+#include "host/disk.h"
 #include "host/host.h"
 #include "host/sandbox.h"
 
@@ -59,7 +60,9 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb)
 	json_object_set_new(j, "egress_allowlist", egress_list(s->egress));
 	if (sb->state == SANDBOX_FAILED)
 		json_object_set_new(j, "end_reason", json_text(sb->end, strlen(sb->end)));
-	if (sb->silent)
+	if (disk_hold_text(sb))
+		json_object_set_new(j, "status_detail", json_string(disk_hold_text(sb)));
+	else if (sb->silent)
 		json_object_set_new(j, "status_detail", json_string("its agent does not answer"));
 	return j;
 }

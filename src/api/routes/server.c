@@ -17,6 +17,7 @@
 #include "base/io.h"
 #include "base/macro.h"
 #include "base/shares.h"
+#include "host/disk.h"
 #include "host/event.h"
 #include "host/host.h"
 #include "host/sandbox.h"
@@ -167,6 +168,30 @@ static void say_sandboxes(FILE *t, const struct host *h)
 	        s->boot_us_count);
 }
 
+static void say_disk(FILE *t, const struct host *h)
+{
+	const struct disk_watch *d = &h->disk;
+	uint64_t holds[SANDBOX_HOLDS] = {0};
+
+	for (const struct sandbox *sb = h->newest; sb; sb = sb->next)
+		holds[sb->hold]++;
+	if (d->free_bytes != UINT64_MAX)
+		gauge(t, "disk_free_bytes", "Free bytes of the disk of the data directory.",
+		      d->free_bytes);
+	gauge(t, "disk_reserve_bytes", "Free bytes below which sandboxes that write are paused.",
+	      h->config.disk_reserve);
+	gauge(t, "disk_machines_bytes", "What the disks of machines take of it.", d->used_bytes);
+	head(t, "sandboxes_held", "gauge", "Sandboxes that the host has paused, by reason.");
+	for (size_t i = HOLD_NONE + 1; i < SANDBOX_HOLDS; i++)
+		fprintf(t, "pandastack_sandboxes_held{reason=\"%s\"} %" PRIu64 "\n",
+		        sandbox_hold_name((enum sandbox_hold)i), holds[i]);
+	counter(t, "disk_holds_total", "Sandboxes paused because the disk was nearly full.",
+	        d->holds);
+	counter(t, "disk_overruns_total",
+	        "Sandboxes paused because they held more than their disk.", d->overruns);
+	counter(t, "disk_ends_total", "Machines ended because they wrote all the same.", d->ends);
+}
+
 static void say_process(FILE *t, const struct api *a)
 {
 	autofree char *statm = NULL;
@@ -221,6 +246,7 @@ void meta_metrics(struct call *c)
 		say_sandboxes(t, c->host);
 		say_door(t, c);
 		say_records(t, c->api);
+		say_disk(t, c->host);
 		say_process(t, c->api);
 	}
 	if (!t || fclose(t) != 0)
