@@ -2,7 +2,9 @@
  * db/db.c - the connection: opened and brought up to date, its statements, its transactions
  */
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <sqlite3.h>
 #include <stdarg.h>
@@ -11,7 +13,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/cleanup.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "base/macro.h"
 #include "db/db.h"
 #include "db/db_internal.h"
@@ -345,7 +349,41 @@ static bool log_moved(sqlite3 *s, int *rc)
 	return false;
 }
 
-int db_checkpoint(const char *path, uint64_t *ret_bytes, struct err *e)
+/*
+ * Blocks behind the end of a file, of which SQLite knows nothing until it writes there. Through an
+ * fd that SQLite has: to close one of our own would let go of the locks of all (fcntl). No room,
+ * or no such call: then there is none, as before.
+ */
+static void keep_room(const char *name, bool behind, off_t bytes)
+{
+	autoclosedir DIR *d = io_opendir(AT_FDCWD, "/proc/self/fd", 0);
+	struct stat want, st;
+	struct dirent *de;
+
+	if (stat(name, &want) < 0)
+		return;
+	while (d && (de = readdir(d))) {
+		int fd = atoi(de->d_name);
+
+		if (de->d_name[0] == '.' || fstat(fd, &st) < 0 || st.st_dev != want.st_dev ||
+		    st.st_ino != want.st_ino)
+			continue;
+		(void)fallocate(fd, FALLOC_FL_KEEP_SIZE, behind ? st.st_size : 0, bytes);
+		return;
+	}
+}
+
+/* While a connection is open. */
+static void keep_rooms(const char *path)
+{
+	char log[PATH_MAX];
+
+	snprintf(log, sizeof(log), "%s-wal", path);
+	keep_room(path, true, DB_ROOM);
+	keep_room(log, false, DB_LOG_LARGE);
+}
+
+static int checkpoint(const char *path, bool keep, uint64_t *ret_bytes, struct err *e)
 {
 	sqlite3 *s = NULL;
 	bool moved;
@@ -358,15 +396,29 @@ int db_checkpoint(const char *path, uint64_t *ret_bytes, struct err *e)
 		 * checkpoint then does nothing and says that all is well. */
 		rc = sqlite3_exec(s, "SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
 	}
+	if (rc == SQLITE_OK && keep)
+		keep_rooms(path);
 	if (rc == SQLITE_OK) {
 		moved = log_moved(s, &rc);
-		if (log_size(path) > (moved ? 0 : DB_LOG_LARGE))
+		if (log_size(path) > (moved && !keep ? 0 : DB_LOG_LARGE))
 			rc = sqlite3_wal_checkpoint_v2(s, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL,
 			                               NULL);
 	}
+	if (keep) /* the file has grown into it */
+		keep_rooms(path);
 	if (rc != SQLITE_OK && (rc & 0xff) != SQLITE_BUSY)
 		r = sqlite_err(s, e, rc);
 	sqlite3_close(s);
 	*ret_bytes = log_size(path);
 	return r;
+}
+
+int db_checkpoint(const char *path, uint64_t *ret_bytes, struct err *e)
+{
+	return checkpoint(path, false, ret_bytes, e);
+}
+
+int db_checkpoint_keep(const char *path, uint64_t *ret_bytes, struct err *e)
+{
+	return checkpoint(path, true, ret_bytes, e);
 }

@@ -69,3 +69,11 @@ uint64_t db_log_bytes(const struct db *d);
  * was written or read meanwhile. What stays is the next call's. Kinds: disk_full, db_failed.
  */
 int db_checkpoint(const char *path, uint64_t *ret_bytes, struct err *e);
+
+/*
+ * The same on a disk that is nearly full: the log stays as long as it is, and begins anew within
+ * itself. For both files blocks are taken that no other file can have then (DB_ROOM for the file,
+ * DB_LOG_LARGE for the log), so that records can be written when nothing else can.
+ */
+int db_checkpoint_keep(const char *path, uint64_t *ret_bytes, struct err *e);
+enum { DB_ROOM = 8 << 20 };

@@ -21,6 +21,7 @@
 #include "host/event.h"
 #include "host/host.h"
 #include "host/host_internal.h"
+#include "host/records.h"
 #include "host/sandbox.h"
 #include "machine/engine.h"
 #include "machine/machine.h"
@@ -367,6 +368,10 @@ static void look_free(struct disk_watch *d, uint64_t free_bytes)
 	else if (!low && d->low)
 		log_info("the disk of the data directory has room again free_bytes=%llu",
 		         (unsigned long long)free_bytes);
+	if (low && !d->low) {
+		d->low = true;
+		records_hurry(&h->records);
+	}
 	d->low = low;
 	if (low)
 		hold_writers(h);

@@ -72,6 +72,42 @@ static void a_checkpoint_moves_the_log_into_the_file(void **state)
 	assert_int_equal(rows(b), 501);
 }
 
+static uint64_t blocks_of(struct db_bed *b, const char *end)
+{
+	char path[128];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s%s", b->path, end);
+	return stat(path, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+/* Blocks that are there already need no room on the disk any more. */
+static void on_a_full_disk_the_records_keep_what_they_have(void **state)
+{
+	struct db_bed *b = *state;
+	uint64_t bytes = 7, was;
+
+	for (int64_t i = 1; i <= 300; i++)
+		assert_int_equal(put(b->db, i, "some"), 0);
+	was = size_of(b, "-wal");
+	for (int turn = 0; turn < 3; turn++) {
+		assert_int_equal(db_checkpoint_keep(b->path, &bytes, &b->e), 0);
+		assert_int_equal(bytes, was);
+		assert_int_equal(size_of(b, "-wal"), was);
+		assert_true(blocks_of(b, "-wal") >= DB_LOG_LARGE);
+		assert_true(blocks_of(b, "") >= size_of(b, "") + DB_ROOM);
+		/* The log begins anew, within itself. */
+		for (int64_t i = 1; i <= 200; i++)
+			assert_int_equal(put(b->db, 1000 * (turn + 1) + i, "more"), 0);
+		assert_int_equal(size_of(b, "-wal"), was);
+	}
+	assert_int_equal(db_checkpoint(b->path, &bytes, &b->e), 0);
+	assert_int_equal(bytes, 0);
+	assert_true(blocks_of(b, "-wal") < DB_LOG_USUAL);
+	db_bed_reopen(b);
+	assert_int_equal(rows(b), 900);
+}
+
 static void note_large(void *arg)
 {
 	++*(int *)arg;
@@ -223,6 +259,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    db_bed_test(a_checkpoint_moves_the_log_into_the_file),
+	    db_bed_test(on_a_full_disk_the_records_keep_what_they_have),
 	    db_bed_test(who_writes_hears_that_the_log_is_large),
 	    db_bed_test(a_reader_keeps_the_log_and_no_longer),
 	    db_bed_test(a_flood_leaves_a_short_log),
