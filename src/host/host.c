@@ -282,7 +282,7 @@ void host_drain(struct host *h, void (*done)(void *arg), void *arg)
 {
 	struct drain *d = calloc(1, sizeof(*d));
 
-	h->depot.closing = true;
+	depot_stop(&h->depot);
 	loop_timer_clear(h->loop, &h->sweep);
 	if (!d) {
 		done(arg);
@@ -301,7 +301,7 @@ void host_close(struct host *h)
 {
 	if (!h)
 		return;
-	h->depot.closing = true;
+	depot_stop(&h->depot);
 	if (h->drain)
 		loop_defer_cancel(h->loop, &h->drain->look);
 	free(take_ptr(h->drain));

@@ -140,6 +140,8 @@ struct engine_start {
 	int cpu;                  /* where it runs; -1: the least loaded one */
 	unsigned cpus;            /* cold boot only: how many it has, 0 as 1; um: always one */
 	const char *cmdline;      /* cold boot only: added to the kernel's command line, or NULL */
+	/* machine_start(): when it can be read, its guest is waited for no longer. 0: none. */
+	int stop_fd;
 	bool prepared; /* machine_start(): its directory is there, by machine_prepare() */
 	struct engine_volume volumes[ENGINE_VOLUMES_MAX]; /* fds are borrowed */
 	/* machine_start(): what its guest had mounted from volumes it is not given is unmounted. */

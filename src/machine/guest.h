@@ -123,6 +123,12 @@ void guest_credit(struct guest_call *c, uint8_t chan, size_t n);
 /* From now on helpers give up (and the connection with them) ms from now. 0: wait forever. */
 void guest_set_deadline(struct guest *g, uint64_t ms);
 
+/*
+ * Whatever the deadline, helpers also give up, and the connection with them, when fd can be read
+ * (-1: none), and at that time (mono_ms(); 0: never). The fd is borrowed.
+ */
+void guest_set_stop(struct guest *g, int fd, uint64_t until_ms);
+
 /* Called once, by the next helper that waits, when its request is on the way. Not to use g. */
 void guest_set_meanwhile(struct guest *g, void (*fn)(void *arg), void *arg);
 

@@ -31,6 +31,9 @@ struct guest {
 	int fd;
 	int dead; /* errno value, once the connection is over */
 	uint64_t deadline_ms;
+	bool stops; /* guest_set_stop(): */
+	int stop_fd;
+	uint64_t until_ms;
 	void (*meanwhile)(void *arg);
 	void *meanwhile_arg;
 	struct guest_call *calls[GUEST_CALLS_MAX]; /* id - 1 is the place */

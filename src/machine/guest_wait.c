@@ -105,6 +105,21 @@ void guest_set_deadline(struct guest *g, uint64_t ms)
 	g->deadline_ms = ms ? mono_ms() + ms : 0;
 }
 
+void guest_set_stop(struct guest *g, int fd, uint64_t until_ms)
+{
+	g->stops = fd >= 0;
+	g->stop_fd = fd;
+	g->until_ms = until_ms;
+}
+
+/* When it is late; 0: never. */
+static uint64_t give_up_ms(const struct guest *g)
+{
+	if (!g->deadline_ms || !g->until_ms)
+		return MAX(g->deadline_ms, g->until_ms);
+	return MIN(g->deadline_ms, g->until_ms);
+}
+
 void guest_set_meanwhile(struct guest *g, void (*fn)(void *arg), void *arg)
 {
 	g->meanwhile = fn;
@@ -131,20 +146,23 @@ static void feed(struct wait *w)
 int wait_turn(struct guest *g, struct wait *w)
 {
 	bool feeding = w->feeding && guest_sendable(w->call) > 0;
-	struct pollfd p[3] = {
+	struct pollfd p[4] = {
 	    {.fd = g->fd, .events = (short)(POLLIN | (g->out_len ? POLLOUT : 0))},
 	    {.fd = feeding ? w->in_fd : -1, .events = POLLIN},
 	    {.fd = w->wake ? w->wake_fd : -1, .events = POLLIN},
+	    {.fd = g->stops ? g->stop_fd : -1, .events = POLLIN},
 	};
-	uint64_t now = g->deadline_ms ? mono_ms() : 0;
+	uint64_t late = give_up_ms(g), now = late ? mono_ms() : 0;
 	int timeout = -1;
 
-	if (g->deadline_ms && now >= g->deadline_ms)
+	if (late && now >= late)
 		return guest_fail(g, ETIMEDOUT, "the guest does not answer");
-	if (g->deadline_ms)
-		timeout = (int)MIN(g->deadline_ms - now, (uint64_t)INT32_MAX);
-	if (poll(p, 3, timeout) < 0)
+	if (late)
+		timeout = (int)MIN(late - now, (uint64_t)INT32_MAX);
+	if (poll(p, ARRAY_LEN(p), timeout) < 0)
 		return errno == EINTR ? 0 : guest_fail(g, errno, "cannot wait for the guest");
+	if (p[3].revents)
+		return guest_fail(g, ECANCELED, "it was to stop");
 	if (p[1].revents)
 		feed(w);
 	if (p[2].revents)

@@ -143,6 +143,8 @@ static int introduce(int dir, const struct engine_machine *em, const struct mach
 			                        .flags =
 			                            s->volumes[i].read_only ? WIRE_MOUNT_RO : 0,
 			                        .path = wire_str(s->volumes[i].mount)};
+	if (s->stop_fd > 0)
+		guest_set_stop(g, s->stop_fd, 0);
 	guest_set_meanwhile(g, keep_books, &books);
 	r = guest_reborn_mount(g, &m, mounts, n, e);
 	if (r == 0 && info->volumes_lost && s->umount_lost)

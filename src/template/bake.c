@@ -114,7 +114,7 @@ static int make_bake(struct bake *b, struct err *e)
 		return r;
 	fault_at("bake.booted");
 	b->warm_ms = mono_ms();
-	r = template_warm(depot, b->machine, b->doc, e);
+	r = template_warm(depot, b->machine, b->doc, -1, 0, e); /* the operator's own */
 	b->warm_ms = mono_ms() - b->warm_ms;
 	if (r == 0)
 		r = machine_bake(depot->machines, b->machine, &baked, e);
@@ -222,7 +222,11 @@ static int boot_again(struct bake *b, const struct engine_image *cold, json_t *d
 {
 	struct depot *depot = b->templates->depot;
 	AUTO(engine_image_fini) struct engine_image baked = ENGINE_IMAGE_EMPTY;
-	struct engine_start s = {.id = b->machine, .image = cold, .cpu = -1};
+	struct engine_start s = {.id = b->machine,
+	                         .image = cold,
+	                         .cpu = -1,
+	                         .stop_fd = depot->stop};
+	uint64_t until_ms = mono_ms() + (uint64_t)depot->build_s * 1000;
 	struct guest *g = NULL;
 	char note[240] = "";
 	struct err why;
@@ -232,9 +236,11 @@ static int boot_again(struct bake *b, const struct engine_image *cold, json_t *d
 	r = machine_start_guest(depot->machines, &s, NULL, 1, NULL, &g, e);
 	if (r < 0)
 		return r;
+	/* What a tenant has built stops neither this pandad nor a thread of it. */
+	guest_set_stop(g, depot->stop, until_ms);
 	fault_at("rebake.booted");
 	/* It has been a template before: it does not fail now because a warm-up does. */
-	if (template_warm(depot, b->machine, doc, &why) < 0)
+	if (template_warm(depot, b->machine, doc, depot->stop, until_ms, &why) < 0)
 		log_warn("warming up failed, sandboxes start without it template=%s why=\"%s\"",
 		         b->template->name, why.text);
 	r = template_start(g, doc, NULL, note, sizeof(note), e);

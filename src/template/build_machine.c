@@ -108,6 +108,7 @@ int build_start(struct build *b, const struct engine_image *image, bool network,
 	                         .tenant = b->info.tenant,
 	                         .image = image,
 	                         .cpu = -1,
+	                         .stop_fd = b->wake,
 	                         .cpus =
 	                             (unsigned)json_integer_value(json_object_get(b->doc, "cpu")),
 	                         .net_fd = -1};
@@ -125,8 +126,11 @@ int build_start(struct build *b, const struct engine_image *image, bool network,
 	if (r < 0) {
 		machine_remove(depot->machines, machine, NULL);
 		machine[0] = 0;
+		return build_why(b, r, e);
 	}
-	return r;
+	/* Its agent runs in the image of a tenant, who may have it say nothing. */
+	guest_set_stop(*ret, b->wake, b->deadline_ms + BUILD_FILE_MS);
+	return 0;
 }
 
 const json_t *build_root_doc(const struct build *b, size_t i)
@@ -209,12 +213,6 @@ static void take_output(void *arg, uint8_t chan, const void *p, size_t n)
 		o->r = o->n > o->c->out_max ? -EFBIG : io_write_full(o->c->out, p, n);
 }
 
-static void stop_command(void *arg, struct guest_call *c)
-{
-	(void)arg;
-	guest_cancel(c);
-}
-
 int build_command(struct build *b, struct build_command *c, struct guest_exit *ret, struct err *e)
 {
 	struct build_output o = {.b = b, .c = c};
@@ -225,9 +223,6 @@ int build_command(struct build *b, struct build_command *c, struct guest_exit *r
 	                       .timeout_ms = left_ms(b),
 	                       .feed_stdin = c->in >= 0,
 	                       .stdin_fd = c->in,
-	                       .wakeable = true,
-	                       .wake_fd = b->wake,
-	                       .wake = stop_command,
 	                       .output = take_output,
 	                       .arg = &o};
 	int r = build_stopped(b, e);

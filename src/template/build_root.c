@@ -235,11 +235,12 @@ int build_root_make(struct stage *st)
 	s->image = cold;
 	r = build_machine(st);
 	if (r == 0)
-		r = template_warm(depot, st->machine, NULL, st->e);
+		r = template_warm(depot, st->machine, NULL, st->b->wake, st->b->deadline_ms, st->e);
 	if (r == 0)
 		r = build_seal(st, s->root_key);
 	if (r == 0)
 		return 0;
-	err_prefix(st->e, "the image does not boot");
+	if (build_stopped(st->b, st->e) == 0)
+		err_prefix(st->e, "the image does not boot");
 	return build_where(st);
 }

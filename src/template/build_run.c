@@ -476,12 +476,16 @@ static int run_once(struct build *b, struct build_stage *last)
 	json_object_set_new(b->doc, "memory_mb", json_integer(b->info.memory_mb));
 	if (!b->reboot)
 		template_quiet(g, build_root_doc(b, (size_t)(last - b->stages)));
-	else if (template_warm(depot, machine, b->doc, &why) < 0)
+	else if (template_warm(depot, machine, b->doc, b->wake, b->deadline_ms, &why) < 0)
 		build_say(b, "warming up failed, sandboxes start without it: %s", why.text);
 	r = template_start(g, b->doc, b, note, sizeof(note), &b->err);
 	if (note[0])
 		build_say(b, "%s", note);
 	guest_free(g);
+	if (r < 0)
+		r = build_why(b, r, &b->err);
+	else
+		r = build_stopped(b, &b->err); /* warming up may have ended because of that */
 	if (r == 0)
 		r = machine_bake(depot->machines, machine, &baked, &b->err);
 	machine_remove(depot->machines, machine, NULL);

@@ -1,16 +1,29 @@
 #include "template/depot.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
 #include "layers/snapshot.h"
 
 void depot_init(struct depot *d)
 {
-	*d = (struct depot){0};
+	*d = (struct depot){.stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 	pthread_mutex_init(&d->drop_lock, NULL);
 }
 
 void depot_fini(struct depot *d)
 {
 	pthread_mutex_destroy(&d->drop_lock);
+	closep(&d->stop);
+	d->stop = -1;
+}
+
+void depot_stop(struct depot *d)
+{
+	d->closing = true;
+	if (d->stop >= 0)
+		eventfd_write(d->stop, 1);
 }
 
 int depot_drop_snapshot(struct depot *d, const char *id, struct err *e)

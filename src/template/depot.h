@@ -35,7 +35,8 @@ struct depot {
 	const char *upper_image; /* an empty file system: what machines write on */
 	uint64_t disk_reserve;   /* free bytes of data_dir that builds leave alone */
 	unsigned build_s;        /* how long a whole build may take */
-	bool closing;            /* no new work */
+	bool closing;            /* no new work: depot_stop() */
+	int stop;                /* an eventfd that can be read when work for tenants has to end */
 
 	pthread_mutex_t drop_lock; /* of depot_drop_snapshot() */
 	atomic_bool collect;       /* a snapshot was dropped since the last depot_collect() */
@@ -52,6 +53,8 @@ struct depot {
 
 void depot_init(struct depot *d);
 void depot_fini(struct depot *d);
+/* No new work, and what runs in machines of tenants' templates ends. */
+void depot_stop(struct depot *d);
 
 /*
  * Deletes a snapshot and the layers that only it had. For the pool. One at a time: a collection

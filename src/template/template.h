@@ -117,13 +117,15 @@ void template_settle(struct templates *ts, const char *mine, const char *replace
 /* ---- for template/build.c ---- */
 
 /* Runs what a description (may be NULL) asks for before it is frozen: "warm" and "ready".
- * Blocks. */
-int template_warm(struct depot *depot, const char *machine, const json_t *doc, struct err *e);
+ * Blocks, until stop_fd and until_ms (see guest_set_stop()) at the latest. */
+int template_warm(struct depot *depot, const char *machine, const json_t *doc, int stop_fd,
+                  uint64_t until_ms, struct err *e);
 
 /*
  * Starts what the description's "start" names, with its variables, directory and user, and waits
  * for its check, or a moment. Notes its number ("exec") in doc. note: what the person who asked
- * should know; "" when all is well. Blocks, until b (may be NULL) is stopped at the latest.
+ * should know; "" when all is well. Blocks, until b (may be NULL) is stopped at the latest. The
+ * caller has said when g stops.
  */
 int template_start(struct guest *g, json_t *doc, struct build *b, char *note, size_t note_n,
                    struct err *e);

@@ -28,6 +28,7 @@
 enum {
 	WARM_MS = 10 * 60 * 1000, /* one command of a warm-up */
 	READY_MS = 60 * 1000,
+	MARGIN_MS = 30 * 1000,   /* a guest has this long to say that time is up for its command */
 	PRELUDE_MAX = 32 * 1024, /* fits into a pipe */
 	START_WORDS_MAX = 1024,
 	SETTLE_MS = 1000, /* a start command without a check has this long to get going */
@@ -50,8 +51,10 @@ static int run_in(struct guest *g, const char *script, const char *cwd, uint64_t
 	                       .output = keep_tail,
 	                       .arg = &tail};
 	struct guest_exit end;
-	int r = guest_exec_wait(g, &x, &end, e);
+	int r;
 
+	guest_set_deadline(g, timeout_ms + MARGIN_MS);
+	r = guest_exec_wait(g, &x, &end, e);
 	if (r < 0 || (!end.signaled && !end.timed_out && end.code == 0))
 		return r;
 	return err_set(e, EIO, "template_unusable", "'%.60s' %s %d: %s", script,
@@ -128,12 +131,12 @@ static int start_session(struct guest *g, const json_t *doc, const char *id, str
 	if (r < 0)
 		return err_set(e, -r, "no_memory", "cannot write to a pipe");
 	x.stdin_fd = in;
+	guest_set_deadline(g, READY_MS);
 	r = guest_exec_start(g, &x, &at.id, e);
 	if (r < 0)
 		return r;
 	guest_set_deadline(g, WARM_MS);
 	r = guest_exec_attach(g, &at, &x, &end, e);
-	guest_set_deadline(g, 0);
 	if (r == -ECANCELED)
 		return 0;
 	return r < 0 ? r
@@ -157,7 +160,8 @@ static int note_first(struct guest *g, bool begun, struct err *e)
 	return r < 0 ? r : run_in(g, NOTES("first"), "/", READY_MS, e);
 }
 
-int template_warm(struct depot *depot, const char *machine, const json_t *doc, struct err *e)
+int template_warm(struct depot *depot, const char *machine, const json_t *doc, int stop_fd,
+                  uint64_t until_ms, struct err *e)
 {
 	struct guest *g = NULL;
 	const json_t *warm;
@@ -172,6 +176,7 @@ int template_warm(struct depot *depot, const char *machine, const json_t *doc, s
 
 	if (r < 0)
 		return r;
+	guest_set_stop(g, stop_fd, until_ms);
 	guest_set_deadline(g, READY_MS);
 	r = guest_mkdir(g, "/workspace", 0755, true, e);
 	/* A shell that has run once is in memory for all that come after. An image may have
@@ -179,7 +184,6 @@ int template_warm(struct depot *depot, const char *machine, const json_t *doc, s
 	shell = r == 0 && guest_stat(g, "/bin/sh", true, &f, NULL) == 0;
 	if (shell)
 		r = run_in(g, "true", "/", READY_MS, e);
-	guest_set_deadline(g, 0); /* warming up takes as long as it takes */
 	json_array_foreach(json_object_get(doc, "warm"), i, warm)
 		if (r == 0 && json_is_string(warm))
 			r = run_in(g, json_string_value(warm), cwd, WARM_MS, e);
@@ -189,6 +193,7 @@ int template_warm(struct depot *depot, const char *machine, const json_t *doc, s
 		r = run_in(g, ready, cwd, READY_MS, e);
 	if (r == 0 && shell)
 		r = note_first(g, session != NULL, e);
+	guest_set_deadline(g, WARM_MS);
 	if (r == 0)
 		r = guest_sync(g, e);
 	guest_free(g);
@@ -350,6 +355,7 @@ int template_start(struct guest *g, json_t *doc, struct build *b, char *note, si
 		json_object_set_new(start, "exec", json_integer((json_int_t)s.id));
 		r = wait_started(&s, b, note, note_n, e);
 	}
+	guest_set_deadline(g, WARM_MS);
 	if (r == 0)
 		r = guest_sync(g, e);
 	free_env(&s);

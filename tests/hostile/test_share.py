@@ -6,6 +6,7 @@ import pytest
 
 from conftest import wait_for
 from server import CGROUPS
+from test_builds import log, order
 
 SPIN = "while :; do :; done"
 
@@ -135,3 +136,53 @@ def _groups(pid):
         return (pid / "cgroup").read_text().replace("\n", "/").split("/")
     except OSError:
         return []
+
+
+# ---- builds whose PID 1 stands still ----
+
+# The agent is PID 1. Root in the guest may trace it, and from then on it does nothing.
+FREEZE = ("#!/usr/bin/python3\n"
+          "import ctypes, os, time\n"
+          "libc = ctypes.CDLL(None)\n"
+          "os.write(1, b'about to freeze\\n')\n"
+          "time.sleep(0.3)  # the agent passes that on\n"
+          "assert libc.ptrace(16, 1, 0, 0) == 0  # PTRACE_ATTACH\n"
+          "while True:\n"
+          "    time.sleep(1000)\n")
+IN_A_STEP = "FROM base\nCOPY freeze /freeze\nRUN python3 /freeze\n"
+# Its memory is of another size, so it is booted once more, and its shell is run before it is baked.
+IN_A_WARM_UP = "FROM base\nCOPY freeze /freeze\nRUN chmod 755 /freeze && cp /freeze /bin/sh.new && mv /bin/sh.new /bin/sh\n"
+
+
+def frozen(p, name, dockerfile, said, **more):
+    id = order(p, name, dockerfile, {"freeze": FREEZE}, **more).json["id"]
+    wait_for("it to freeze", lambda: said in log(p, id))
+    return id
+
+
+def over(p, id):
+    return wait_for("its end", lambda: (b := p.do("GET", f"/v1/templates/builds/{id}"))["status"] in ("done", "failed") and b)
+
+
+@pytest.mark.core
+def test_a_build_that_stops_its_pid_1_can_be_cancelled(new_pandad):
+    """Once in a step, once when its image is warmed up: a frozen agent answers no cancel, so the wait itself has to end."""
+    p = new_pandad()
+    for n, (dockerfile, said, more) in enumerate([(IN_A_STEP, "about to freeze\n", {}), (IN_A_WARM_UP, "baking\n", {"memory_mb": 384})]):
+        id = frozen(p, f"frozen-{n}", dockerfile, said, **more)
+        p.do("DELETE", f"/v1/templates/builds/{id}", expect=204)
+        b = over(p, id)
+        assert b["status"] == "failed" and "stopped by request" in b["error"], b
+    assert p.sh(p.create(), "echo here")["stdout"] == "here\n"
+    wait_for("their machines to go", lambda: not [m for m in p.machines() if m.startswith("b_")])
+
+
+def test_pandad_ends_beside_frozen_builds(new_pandad, tenant):
+    p = new_pandad()
+    ids = [frozen(p, f"frozen-{n}", IN_A_STEP, "about to freeze\n") for n in range(2)]
+    p.stop()
+    p.start()
+    for id in ids:
+        b = over(p, id)
+        assert b["status"] == "failed" and "the server ended" in b["error"], b
+    assert not [m for m in p.machines() if m.startswith("b_")]
