@@ -5,13 +5,25 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/loop.h"
 #include "base/loop_internal.h"
+#include "base/macro.h"
+
+/* The work of one key. It is there as long as it has some. */
+struct pool_turn {
+	struct pool_turn *next;
+	struct pool_job *jobs, **tail;
+	unsigned running;
+	char key[];
+};
 
 struct pool_job {
 	struct loop_post post; /* first: the loop hands it back */
 	struct pool_job *next;
+	struct pool_turn *turn;
 	struct pool *pool;
 	void (*work)(void *arg);
 	void (*done)(void *arg);
@@ -31,8 +43,10 @@ struct pool {
 
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t more;
-	pthread_cond_t fewer; /* an extra thread has ended */
-	struct pool_job *jobs, **jobs_tail;
+	pthread_cond_t fewer;    /* an extra thread has ended */
+	struct pool_turn *turns; /* whose turn is next comes first */
+	struct pool_turn *own;   /* of no key: it is one of them, always */
+	unsigned waiting, running;
 	uint64_t ended; /* jobs */
 	unsigned extra; /* threads beyond the first ones; no thread joins them */
 	bool ending;
@@ -48,6 +62,7 @@ static void unref(struct pool *p)
 	pthread_cond_destroy(&p->more);
 	pthread_cond_destroy(&p->fewer);
 	pthread_mutex_destroy(&p->lock);
+	free(p->own);
 	free(p);
 }
 
@@ -73,21 +88,94 @@ static void job_done(struct loop_post *post)
 	unref(j.pool);
 }
 
-/* The next job, once there is one; NULL: this thread is not needed. Called with the lock held. */
+/* ---- turns: all of it with the lock held ---- */
+
+static struct pool_turn *turn_new(const char *key)
+{
+	struct pool_turn *t = malloc(sizeof(*t) + strlen(key) + 1);
+
+	if (t) {
+		*t = (struct pool_turn){.tail = &t->jobs};
+		memcpy(t->key, key, strlen(key) + 1);
+	}
+	return t;
+}
+
+static void turn_last(struct pool *p, struct pool_turn *t)
+{
+	struct pool_turn **at = &p->turns;
+
+	while (*at)
+		at = &(*at)->next;
+	t->next = NULL;
+	*at = t;
+}
+
+static struct pool_turn *turn_of(struct pool *p, const char *key)
+{
+	struct pool_turn *t = key ? p->turns : p->own;
+
+	while (key && t && (t == p->own || strcmp(t->key, key) != 0))
+		t = t->next;
+	if (!t && (t = turn_new(key)))
+		turn_last(p, t);
+	return t;
+}
+
+/* May one more of its jobs run, if there are so many threads? */
+static bool turn_may(const struct pool *p, const struct pool_turn *t, unsigned threads)
+{
+	unsigned others = p->running - t->running, left = threads > others ? threads - others : 0;
+
+	return t == p->own || p->ending || t->running < MAX(left * 3 / 4, 1u);
+}
+
+static struct pool_turn **turn_next(struct pool *p, unsigned threads)
+{
+	for (struct pool_turn **at = &p->turns; *at; at = &(*at)->next)
+		if ((*at)->jobs && turn_may(p, *at, threads))
+			return at;
+	return NULL;
+}
+
+static void turn_ended(struct pool *p, struct pool_turn *t)
+{
+	struct pool_turn **at = &p->turns;
+
+	p->running--;
+	if (--t->running || t->jobs || t == p->own)
+		return;
+	while (*at != t)
+		at = &(*at)->next;
+	*at = t->next;
+	free(t);
+}
+
+/* The next job, once there is one; NULL: this thread is not needed. */
 static struct pool_job *next_job(struct pool *p, bool extra)
 {
+	struct pool_turn **at, *t;
 	struct pool_job *j;
 
-	while (!p->jobs && !p->ending && !extra)
+	while (!(at = turn_next(p, p->threads + p->extra))) {
+		if (p->ending || extra)
+			return NULL;
 		pthread_cond_wait(&p->more, &p->lock);
-	j = p->jobs;
-	if (j) {
-		p->jobs = j->next;
-		if (!p->jobs)
-			p->jobs_tail = &p->jobs;
 	}
+	t = *at;
+	*at = t->next;
+	turn_last(p, t);
+	j = t->jobs;
+	t->jobs = j->next;
+	if (!t->jobs)
+		t->tail = &t->jobs;
+	t->running++;
+	p->waiting--;
+	p->running++;
 	return j;
 }
+
+/* ---- threads ---- */
 
 static void run(struct pool *p, bool extra)
 {
@@ -95,10 +183,13 @@ static void run(struct pool *p, bool extra)
 
 	pthread_mutex_lock(&p->lock);
 	while ((j = next_job(p, extra))) {
+		struct pool_turn *t = j->turn;
+
 		pthread_mutex_unlock(&p->lock);
 		j->work(j->arg);
 		loop_post_node(p->loop, &j->post);
 		pthread_mutex_lock(&p->lock);
+		turn_ended(p, t);
 		p->ended++;
 	}
 	if (extra) {
@@ -147,15 +238,15 @@ static void grow(void *arg)
 	pthread_t t;
 
 	pthread_mutex_lock(&p->lock);
-	for (unsigned i = 0; p->jobs && p->ended == p->ended_then && i < p->threads &&
-	                     p->threads + p->extra < p->max;
+	for (unsigned i = 0; p->ended == p->ended_then && i < p->threads &&
+	                     p->threads + p->extra < p->max && turn_next(p, p->max);
 	     i++) {
 		if (start_thread(&t, extra_worker, p) != 0)
 			break; /* those there are will do it */
 		pthread_detach(t);
 		p->extra++;
 	}
-	if (p->jobs)
+	if (p->waiting)
 		look_later(p);
 	pthread_mutex_unlock(&p->lock);
 }
@@ -181,7 +272,11 @@ int pool_new(struct loop *l, unsigned threads, struct pool **ret)
 	if (!p)
 		return -ENOMEM;
 	p->loop = l;
-	p->jobs_tail = &p->jobs;
+	p->own = p->turns = turn_new("");
+	if (!p->own) {
+		free(p);
+		return -ENOMEM;
+	}
 	atomic_init(&p->refs, 1);
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->more, NULL);
@@ -202,6 +297,12 @@ int pool_new(struct loop *l, unsigned threads, struct pool **ret)
 
 int pool_submit(struct pool *p, void (*work)(void *arg), void (*done)(void *arg), void *arg)
 {
+	return pool_submit_for(p, NULL, work, done, arg);
+}
+
+int pool_submit_for(struct pool *p, const char *key, void (*work)(void *arg),
+                    void (*done)(void *arg), void *arg)
+{
 	struct pool_job *j = malloc(sizeof(*j));
 
 	if (!j)
@@ -211,13 +312,21 @@ int pool_submit(struct pool *p, void (*work)(void *arg), void (*done)(void *arg)
 	                       .work = work,
 	                       .done = done,
 	                       .arg = arg};
+	pthread_mutex_lock(&p->lock);
+	j->turn = turn_of(p, key);
+	if (!j->turn) {
+		pthread_mutex_unlock(&p->lock);
+		free(j);
+		return -ENOMEM;
+	}
 	p->busy++;
 	atomic_fetch_add(&p->refs, 1);
-	pthread_mutex_lock(&p->lock);
-	if (p->max > p->threads && !p->patience.slot && p->busy > p->threads)
+	/* A key may wait while there are threads. */
+	if (p->max > p->threads && !p->patience.slot && p->busy > p->threads - p->threads / 4)
 		look_later(p);
-	*p->jobs_tail = j;
-	p->jobs_tail = &j->next;
+	*j->turn->tail = j;
+	j->turn->tail = &j->next;
+	p->waiting++;
 	pthread_cond_signal(&p->more);
 	pthread_mutex_unlock(&p->lock);
 	return 0;

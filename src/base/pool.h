@@ -1,6 +1,7 @@
 /*
  * base/pool.h - threads for what blocks, with the answer back on the loop
- * Work runs in order of submission, on as many threads as there are; done runs on the loop.
+ * Work runs on as many threads as there are; done runs on the loop. Work for the same key, such as
+ * a tenant, begins in order of submission, and keys take turns.
  */
 #pragma once
 #include "base/loop.h"
@@ -22,6 +23,14 @@ void pool_may_grow(struct pool *p, unsigned max);
  * after a 0 both will run, whatever happens. -ENOMEM.
  */
 int pool_submit(struct pool *p, void (*work)(void *arg), void (*done)(void *arg), void *arg);
+
+/*
+ * The same, for a key, which is copied. A key has at most three quarters of the threads that the
+ * others leave it, but one in any case: there is a thread for the next key, however many of this
+ * one's wait for something that never comes. NULL: as pool_submit(), without a limit.
+ */
+int pool_submit_for(struct pool *p, const char *key, void (*work)(void *arg),
+                    void (*done)(void *arg), void *arg);
 
 /*
  * What becomes of arg when the loop goes before it has called done: drop(arg) then, on the thread

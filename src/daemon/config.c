@@ -121,7 +121,8 @@ static const struct key {
     {"prepare_ahead", MEMBER(host.prepare_ahead), "8", 1, 256,
      "how many machine processes pandad starts ahead, before a sandbox needs them"},
     {"threads", MEMBER(host.threads), "8", 1, 256,
-     "threads for work that blocks, such as reading disks"},
+     "threads for work that blocks, such as reading disks; there may be up to 128 while some wait, "
+     "and one tenant has at most three quarters of those that others leave it"},
     {"connections_max", MEMBER(http.conns_max), "8192", 1, 1 << 20,
      "connections that clients may have open at once"},
     {"rate_per_second", MEMBER(api.rate_per_s), "0", 0, 1 << 24,

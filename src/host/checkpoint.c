@@ -400,7 +400,7 @@ static void take_begin(struct op *op)
 	memcpy(t->machine, sb->machine, sizeof(t->machine));
 	if (sb->history->newest)
 		t->older = &sb->history->newest->image;
-	if (pool_submit(t->host->pool, take_work, take_done, t) < 0) {
+	if (pool_submit_for(t->host->pool, sb->tenant, take_work, take_done, t) < 0) {
 		t->r = err_nomem(&t->err);
 		take_done(t);
 	}

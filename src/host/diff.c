@@ -41,7 +41,6 @@ struct side {
 	char id[SNAPSHOT_ID_MAX + 1]; /* as the caller knows it; "": the template */
 	char sandbox[SANDBOX_ID + 1]; /* a running one: busy until we are done */
 	char machine[SANDBOX_ID + 1];
-	char tenant[TENANT_MAX + 1];
 	bool scratch, prepared, started; /* a machine of our own, from image or load */
 	struct engine_image image;
 	char load[SNAPSHOT_ID_MAX + 1];
@@ -61,6 +60,7 @@ struct diff {
 	struct host *host;
 	diff_done *done;
 	void *arg;
+	char tenant[TENANT_MAX + 1];
 	struct side side[2]; /* from, to; of a merge: child, parent */
 	bool unified, merge, theirs, dry, truncated;
 	int64_t since_ns; /* merge: the fork */
@@ -144,7 +144,7 @@ static int side_open(struct diff *d, struct side *s, struct err *e)
 {
 	struct machines *ms = &d->host->machines;
 	struct engine_start start = {.id = s->machine,
-	                             .tenant = s->tenant,
+	                             .tenant = d->tenant,
 	                             .hostname = "diff",
 	                             .image = &s->image,
 	                             .cpu = -1,
@@ -445,7 +445,7 @@ static void diff_next(void *arg, const struct err *e, struct sandbox *woken)
 			memcpy(s->machine, sb->machine, sizeof(s->machine));
 		}
 	}
-	if (r == 0 && pool_submit(d->host->pool, diff_work, diff_over, d) < 0)
+	if (r == 0 && pool_submit_for(d->host->pool, d->tenant, diff_work, diff_over, d) < 0)
 		r = err_nomem(&d->err);
 	if (r < 0) {
 		struct err mine = d->err;
@@ -484,6 +484,7 @@ static int take_sandbox(struct diff *d, struct side *s, struct sandbox *sb, stru
 	sb->diffs++;
 	snprintf(s->id, sizeof(s->id), "%s", sb->id);
 	memcpy(s->sandbox, sb->id, sizeof(s->sandbox));
+	memcpy(d->tenant, sb->tenant, sizeof(d->tenant));
 	host_busy(d->host, sb);
 	return 0;
 }
@@ -519,7 +520,6 @@ static int take_other(struct diff *d, struct side *s, struct sandbox *sb, const 
 	if (!c)
 		snprintf(s->load, sizeof(s->load), "%s", snap.id);
 	s->scratch = true;
-	memcpy(s->tenant, sb->tenant, sizeof(s->tenant));
 	host_take_id(d->host, s->machine, &s->prepared);
 	return 0;
 }

@@ -218,7 +218,8 @@ static void child_wired(void *arg, const struct err *e)
 
 	if (!e) {
 		c->job.net_fd = network_fd(c->sb);
-		if (pool_submit(c->fork->host->pool, child_work, child_done, c) == 0)
+		if (pool_submit_for(c->fork->host->pool, c->sb->tenant, child_work, child_done,
+		                    c) == 0)
 			return;
 		err_nomem(&mine);
 		e = &mine;
@@ -301,7 +302,7 @@ static void fork_begin(struct op *op)
 		seal_done(f);
 		return;
 	}
-	if (pool_submit(f->host->pool, seal_work, seal_done, f) < 0) {
+	if (pool_submit_for(f->host->pool, op->sb->tenant, seal_work, seal_done, f) < 0) {
 		f->r = err_nomem(&f->err);
 		seal_done(f);
 	}

@@ -54,7 +54,7 @@ void life_end(struct life *l, const struct err *e)
 
 void life_run(struct life *l, void (*work)(void *arg), void (*done)(void *arg))
 {
-	if (pool_submit(l->host->pool, work, done, l) < 0) {
+	if (pool_submit_for(l->host->pool, l->op.sb->tenant, work, done, l) < 0) {
 		l->r = err_nomem(&l->err);
 		done(l);
 	}

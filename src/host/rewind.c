@@ -194,7 +194,7 @@ static void start_done(void *arg)
 		w->done(w->arg, NULL, sb);
 	if (!w->volumes_anew)
 		w->done = NULL;
-	if (pool_submit(h->pool, clean_work, clean_done, w) < 0) {
+	if (pool_submit_for(h->pool, sb->tenant, clean_work, clean_done, w) < 0) {
 		clean_work(w);
 		clean_done(w);
 	}
@@ -265,7 +265,7 @@ static void rewind_begin(struct op *op)
 	w->had = sb->state;
 	sb->state = SANDBOX_REWINDING; /* in memory only: the record is right until the change */
 	link_drop(sb);                 /* what is asked from now on waits for its turn */
-	if (pool_submit(w->host->pool, start_work, start_done, w) < 0) {
+	if (pool_submit_for(w->host->pool, sb->tenant, start_work, start_done, w) < 0) {
 		err_nomem(&e);
 		if (w->job.prepared)
 			machine_remove(&w->host->machines, w->job.machine, NULL);

@@ -134,7 +134,7 @@ static void save_begin(struct op *op)
 		                    json_string(sb->runner ? sb->runner : "shell"));
 		json_object_set_new(s->doc, "description",
 		                    json_sprintf("saved from sandbox %s", sb->id));
-		if (pool_submit(h->pool, save_work, save_done, s) == 0)
+		if (pool_submit_for(h->pool, s->tenant, save_work, save_done, s) == 0)
 			return;
 		err_nomem(&s->err);
 	}

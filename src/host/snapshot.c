@@ -134,7 +134,7 @@ static void snap_begin(struct op *op)
 	}
 	if (r == 0) {
 		fault_at("snapshot.recorded");
-		if (pool_submit(h->pool, snap_work, snap_done, s) < 0) {
+		if (pool_submit_for(h->pool, sb->tenant, snap_work, snap_done, s) < 0) {
 			s->r = err_nomem(&s->err);
 			snap_done(s);
 		}

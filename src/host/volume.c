@@ -329,7 +329,7 @@ void volume_create(struct host *h, const char *tenant, const char *name, uint64_
 		uuid_new(m->file);
 		r = volume_insert(h, tenant, m->file, &m->info, &e);
 	}
-	if (r == 0 && pool_submit(h->pool, make_work, make_done, m) < 0) {
+	if (r == 0 && pool_submit_for(h->pool, tenant, make_work, make_done, m) < 0) {
 		r = err_nomem(&e);
 		volume_finish(h, tenant, m->file, r, &m->info, &e);
 	}

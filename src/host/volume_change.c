@@ -178,7 +178,7 @@ static int attach_prepare(struct change *c, struct sandbox *sb, struct err *e)
 	r = volume_list_set(sb, list, true, e);
 	if (r == 0)
 		r = volume_want_all(c->host, sb, &c->wants, e);
-	if (r == 0 && pool_submit(c->host->pool, settle_work, attach_done, c) < 0)
+	if (r == 0 && pool_submit_for(c->host->pool, sb->tenant, settle_work, attach_done, c) < 0)
 		r = err_nomem(e);
 	if (r < 0) {
 		c->host->volume_changes--;
@@ -292,7 +292,7 @@ static int detach_prepare(struct change *c, struct sandbox *sb, struct err *e)
 	if (r < 0)
 		return r;
 	r = volume_list_set(sb, json_incref(sb->spec.volumes), true, e);
-	if (r == 0 && pool_submit(c->host->pool, detach_work, detach_done, c) < 0) {
+	if (r == 0 && pool_submit_for(c->host->pool, sb->tenant, detach_work, detach_done, c) < 0) {
 		volume_list_set(sb, json_incref(sb->spec.volumes), false, NULL);
 		r = err_nomem(e);
 	}
@@ -412,7 +412,7 @@ static void grow_run(struct grow *g)
 		g->r = volume_list_set(sb, json_incref(sb->spec.volumes), true, &g->err);
 	if (g->r == 0 && sb)
 		g->r = volume_want_all(g->host, sb, &g->wants, &g->err);
-	if (g->r == 0 && pool_submit(g->host->pool, grow_work, grow_done, g) == 0)
+	if (g->r == 0 && pool_submit_for(g->host->pool, g->tenant, grow_work, grow_done, g) == 0)
 		return;
 	if (g->r == 0)
 		g->r = err_nomem(&g->err);

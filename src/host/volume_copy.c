@@ -126,7 +126,7 @@ static void copy_done(void *arg)
 
 static void copy_submit(struct volume_copy *c)
 {
-	if (pool_submit(c->host->pool, copy_work, copy_done, c) < 0) {
+	if (pool_submit_for(c->host->pool, c->tenant, copy_work, copy_done, c) < 0) {
 		c->r = err_nomem(&c->err);
 		copy_end(c);
 	}

@@ -1,5 +1,7 @@
 """A tenant that takes all it can get of cpu, threads and builds: the others keep their share (issue: cpu and threads)."""
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -186,3 +188,29 @@ def test_pandad_ends_beside_frozen_builds(new_pandad, tenant):
         b = over(p, id)
         assert b["status"] == "failed" and "the server ended" in b["error"], b
     assert not [m for m in p.machines() if m.startswith("b_")]
+
+
+# ---- machines that say nothing ----
+
+def test_machines_that_say_nothing_hold_up_their_own_tenant_only(new_pandad, tenant):
+    """Their kernels stand still, so each pause waits for one of them. More of them than pandad has threads at first."""
+    p = new_pandad(threads=4)
+    theirs, mine = tenant(p, "mute"), tenant(p, "other")
+    ids = [theirs("POST", "/v1/sandboxes", {"template": "base"})["id"] for _ in range(6)]
+    for id in ids:
+        p.signal(id, signal.SIGSTOP)
+    token = p.do("POST", "/v1/me/tokens", {"tenant": "mute"})["token"]
+    asked = [threading.Thread(target=p.ask, args=("POST", f"/v1/sandboxes/{id}/pause", None, token), daemon=True) for id in ids]
+    try:
+        for t in asked:
+            t.start()
+        for _ in range(3):
+            id = mine("POST", "/v1/sandboxes", {"template": "base"})["id"]
+            mine("POST", f"/v1/sandboxes/{id}/pause")
+            mine("DELETE", f"/v1/sandboxes/{id}")
+        assert all(t.is_alive() for t in asked), "they were answered, so this test has shown nothing"
+    finally:
+        for id in ids:
+            p.signal(id, signal.SIGCONT)
+        for t in asked:
+            t.join()

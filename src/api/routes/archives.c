@@ -54,7 +54,7 @@ static void close_done(void *arg)
 
 static void sending_end(struct sending *s)
 {
-	if (pool_submit(s->call->host->pool, close_work, close_done, s) < 0) {
+	if (pool_submit_for(s->call->host->pool, s->snap.tenant, close_work, close_done, s) < 0) {
 		close_work(s);
 		close_done(s);
 	}
@@ -96,7 +96,7 @@ static void sending_next(struct sending *s)
 	if (s->working || !call_room(s->call))
 		return; /* goes on when there is room, or ends when it is gone */
 	s->working = true;
-	if (pool_submit(s->call->host->pool, read_work, read_done, s) < 0) {
+	if (pool_submit_for(s->call->host->pool, s->snap.tenant, read_work, read_done, s) < 0) {
 		s->n = -ENOMEM;
 		read_done(s);
 	}
@@ -158,7 +158,7 @@ void snapshot_export(struct call *c)
 	s->call = call_hold(c);
 	s->working = true;
 	call_on_gone(c, on_gone, s);
-	if (pool_submit(c->host->pool, open_work, open_done, s) < 0) {
+	if (pool_submit_for(c->host->pool, c->tenant, open_work, open_done, s) < 0) {
 		s->r = err_nomem(&s->err);
 		open_done(s);
 	}
@@ -216,7 +216,7 @@ static void taking_end(struct archive_taking *t)
 		call_error(c, &t->err);
 	else
 		call_json(c, 201, snapshot_json(&t->snap));
-	if (pool_submit(t->host->pool, undo_work, undo_done, t) < 0) {
+	if (pool_submit_for(t->host->pool, t->snap.tenant, undo_work, undo_done, t) < 0) {
 		undo_work(t);
 		undo_done(t);
 	}
@@ -250,7 +250,7 @@ static void feed_done(void *arg)
 static void feed(struct archive_taking *t)
 {
 	t->working = true;
-	if (pool_submit(t->host->pool, feed_work, feed_done, t) < 0) {
+	if (pool_submit_for(t->host->pool, t->snap.tenant, feed_work, feed_done, t) < 0) {
 		t->r = err_nomem(&t->err);
 		feed_done(t);
 	}

@@ -305,6 +305,61 @@ static void it_grows_only_so_far(void **state)
 	assert_int_equal(atomic_load(&most), 4);
 }
 
+static void one_key_leaves_threads_to_the_next(void **state)
+{
+	unsigned then = 0;
+
+	assert_int_equal(sem_init(&release, 0, 0), 0);
+	atomic_store(&inside, 0);
+	atomic_store(&most, 0);
+	assert_int_equal(pool_new(loop, 4, &pool), 0); /* and there will be no more */
+	for (int i = 0; i < STUCK; i++)
+		assert_int_equal(pool_submit_for(pool, "mute", stuck, on_late, NULL), 0);
+	assert_int_equal(pool_submit_for(pool, "quick", quick, on_quick, &then), 0);
+	assert_int_equal(loop_run(loop), 0); /* forever, if it waited for one of them */
+	assert_true(then <= 3);
+	pool_free(pool);
+	assert_int_equal(atomic_load(&inside), 0);
+	loop_post(loop, stop, NULL);
+	assert_int_equal(loop_run(loop), 0);
+	assert_int_equal(done, STUCK);
+}
+
+static void also_when_the_pool_has_grown(void **state)
+{
+	unsigned looks = 0;
+
+	assert_int_equal(sem_init(&release, 0, 0), 0);
+	atomic_store(&inside, 0);
+	atomic_store(&most, 0);
+	assert_int_equal(pool_new(loop, 2, &pool), 0);
+	pool_may_grow(pool, 6);
+	for (int i = 0; i < STUCK; i++)
+		assert_int_equal(pool_submit_for(pool, "mute", stuck, on_late, NULL), 0);
+	looking = (struct loop_timer){.fn = look, .arg = &looks};
+	look(&looks);
+	assert_int_equal(loop_run(loop), 0);
+	assert_int_equal(atomic_load(&most), 4); /* of 6 */
+	pool_free(pool);
+}
+
+static void keys_take_turns(void **state)
+{
+	static const char *const keys[] = {"a", "a", "a", "b", "b", NULL};
+	static const unsigned want[] = {0, 3, 5, 1, 4, 2};
+
+	assert_int_equal(sem_init(&release, 0, 0), 0);
+	assert_int_equal(pool_new(loop, 1, &pool), 0);
+	next = 0;
+	assert_int_equal(pool_submit(pool, stuck, on_late, NULL), 0);
+	for (uintptr_t i = 0; i < 6; i++)
+		assert_int_equal(pool_submit_for(pool, keys[i], note_order, on_late, (void *)i), 0);
+	release_all();
+	pool_free(pool);
+	for (unsigned i = 0; i < 6; i++)
+		assert_int_equal(in_order[i], want[i]);
+}
+
 static void a_pool_without_threads_is_refused(void **state)
 {
 	assert_int_equal(pool_new(loop, 0, &pool), -EINVAL);
@@ -327,6 +382,9 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(one_thread_works_in_order, setup, teardown),
 	    cmocka_unit_test_setup_teardown(work_that_never_ends_holds_nobody_up, setup, teardown),
 	    cmocka_unit_test_setup_teardown(it_grows_only_so_far, setup, teardown),
+	    cmocka_unit_test_setup_teardown(one_key_leaves_threads_to_the_next, setup, teardown),
+	    cmocka_unit_test_setup_teardown(also_when_the_pool_has_grown, setup, teardown),
+	    cmocka_unit_test_setup_teardown(keys_take_turns, setup, teardown),
 	    cmocka_unit_test_setup_teardown(a_pool_without_threads_is_refused, setup, teardown),
 	};
 
