@@ -11,6 +11,7 @@
 #include "api/json_in.h"
 #include "api/logins.h"
 #include "api/routes/routes.h"
+#include "base/account.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -83,6 +84,7 @@ int api_new(struct host *h, const struct api_config *c, struct api **ret, struct
 		return err_set(e, ENOMEM, "no_memory", "no memory for the API");
 	a->host = h;
 	a->config = *c;
+	a->held.max = c->held;
 	a->started_ms = mono_ms();
 	a->stats = calloc(nroutes + 1, sizeof(*a->stats));
 	a->logins = calloc(1, sizeof(*a->logins));
@@ -125,6 +127,11 @@ void api_free(struct api *a)
 	free(a->stats);
 	free(a->logins);
 	free(a);
+}
+
+struct account *api_account(struct api *a)
+{
+	return &a->held;
 }
 
 const struct api_config *api_config_of(const struct api *a)

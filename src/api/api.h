@@ -6,6 +6,7 @@
 #pragma once
 #include <jansson.h>
 
+#include "base/account.h"
 #include "base/loop.h"
 #include "host/host.h"
 #include "http/server.h"
@@ -65,8 +66,9 @@ struct call {
 	const struct route *route;
 	char request_id[REQUEST_ID_MAX + 1];
 	char tenant[TENANT_MAX + 1];
-	char token[16]; /* public prefix of the token; "" without one */
-	bool known;     /* auth_check() let it in: tenant is the caller's */
+	char token[16];          /* public prefix of the token; "" without one */
+	struct account *account; /* of its tenant, for bytes that are held for it */
+	bool known;              /* auth_check() let it in: tenant is the caller's */
 	bool admin;
 	struct quota quota;
 	char *param[API_PARAMS_MAX]; /* decoded, in order of the pattern; {rest...} is the last */
@@ -80,6 +82,7 @@ struct call {
 	void *gone_arg;
 	struct call *next, **prevp; /* of endless ones */
 	struct json_out *answer;    /* what is left of a long one */
+	size_t answer_held;         /* bytes of it */
 	bool sse;
 	struct loop_timer ping;
 	void (*room)(void *arg);
@@ -151,15 +154,18 @@ struct api_config {
 	unsigned rate_per_s, rate_burst;            /* per tenant; 0: no limit */
 	unsigned failed_logins_per_minute;          /* per address; 0: no limit */
 	uint64_t audit_kept, audit_kept_per_tenant; /* rows; 0: no limit */
-	bool stub_auth;              /* development: no token is admin of tenant "local" */
-	bool metrics_token;          /* /metrics needs a token */
-	const char *allowed_origins; /* of web pages, with spaces; NULL: only our own */
+	uint64_t held, held_per_tenant; /* bytes that are held for clients; 0: no limit */
+	bool stub_auth;                 /* development: no token is admin of tenant "local" */
+	bool metrics_token;             /* /metrics needs a token */
+	const char *allowed_origins;    /* of web pages, with spaces; NULL: only our own */
 };
 
 int api_new(struct host *h, const struct api_config *c, struct api **ret, struct err *e);
 void api_free(struct api *a);
 /* We are about to end: ends the streams that would never do so themselves. */
 void api_drain(struct api *a);
+/* For http_config: those of the tenants are parts of it. */
+struct account *api_account(struct api *a);
 const struct api_config *api_config_of(const struct api *a);
 enum {
 	API_SECRET = 32,

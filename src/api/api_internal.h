@@ -4,6 +4,7 @@
  */
 #pragma once
 #include "api/api.h"
+#include "base/account.h"
 #include "base/bucket.h"
 #include "base/loop.h"
 #include "base/shares.h"
@@ -54,6 +55,7 @@ void match_fini(struct route_match *m);
 struct tenant {
 	char name[TENANT_MAX + 1];
 	struct bucket requests, mcp;
+	struct account held;
 	size_t tokens;
 	struct tenant *next;
 };
@@ -153,6 +155,7 @@ struct api {
 	unsigned char secret[API_SECRET];
 	struct token *tokens[TOKEN_BUCKETS];
 	struct tenant *tenants;
+	struct account held; /* bytes, for clients */
 	struct audit audit;
 	struct logins *logins;
 	struct call *endless;

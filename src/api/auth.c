@@ -213,6 +213,8 @@ bool auth_check(struct call *c)
 		return false;
 	snprintf(c->tenant, sizeof(c->tenant), "%s", tenant->name);
 	c->known = true;
+	c->account = &tenant->held;
+	http_set_account(c->req, c->account);
 	ok = tenant_may_ask(tenant, rate, burst, now_ms, &retry_s);
 	if (!ok) {
 		retry_after(c, retry_s);

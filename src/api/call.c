@@ -13,6 +13,7 @@
 #include "api/api_internal.h"
 #include "api/json_out.h"
 #include "api/streams/sse.h"
+#include "base/account.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -156,6 +157,13 @@ void api_drain(struct api *a)
 	}
 }
 
+static void answer_free(struct call *c)
+{
+	json_out_free(take_ptr(c->answer));
+	account_give(c->account, c->answer_held);
+	c->answer_held = 0;
+}
+
 static void ended(void *arg, struct http_req *r, bool aborted)
 {
 	struct call *c = arg;
@@ -166,7 +174,7 @@ static void ended(void *arg, struct http_req *r, bool aborted)
 	c->req = NULL;
 	c->sse = false;
 	c->room = NULL;
-	json_out_free(take_ptr(c->answer));
+	answer_free(c);
 	loop_timer_clear(c->host->loop, &c->ping);
 	c->gone = NULL;
 	if (gone && (aborted || c->piped))
@@ -249,7 +257,7 @@ static void answer_more(struct call *c)
 			http_send(c->req, json_piece, (size_t)n);
 			continue;
 		}
-		json_out_free(take_ptr(c->answer));
+		answer_free(c);
 		if (n < 0)
 			http_cut(c->req);
 		else
@@ -261,9 +269,11 @@ static void answer_more(struct call *c)
 static void writable(void *arg, struct http_req *r);
 
 /* n bytes of the answer stand in json_piece, and they are not all. */
-static void answer_long(struct call *c, int status, struct json_out *w, ssize_t n)
+static void answer_long(struct call *c, int status, struct json_out *w, ssize_t n, size_t held)
 {
 	c->answer = w;
+	c->answer_held = held;
+	account_add(c->account, held);
 	http_on_writable(c->req, writable, c);
 	http_begin(c->req, status, "application/json", -1);
 	http_send(c->req, json_piece, (size_t)n);
@@ -273,16 +283,18 @@ static void answer_long(struct call *c, int status, struct json_out *w, ssize_t 
 void call_json(struct call *c, int status, json_t *j)
 {
 	struct json_out *w;
+	size_t held;
 	ssize_t n;
 
 	if (!may_answer(c)) {
 		json_decref(j);
 		return;
 	}
+	held = json_weight(j);
 	w = json_out_new(j);
 	n = w ? json_out_next(w, json_piece, sizeof(json_piece)) : -ENOMEM;
 	if (n > (ssize_t)sizeof(json_piece) - JSON_OUT_MIN) {
-		answer_long(c, status, w, n);
+		answer_long(c, status, w, n, held);
 		return;
 	}
 	if (n < 0)

@@ -11,6 +11,7 @@
 
 #include "api/api.h"
 #include "api/api_internal.h"
+#include "base/account.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -85,6 +86,7 @@ struct tenant *tenant_of(struct api *a, const char *name)
 	if (!t)
 		return NULL;
 	snprintf(t->name, sizeof(t->name), "%s", name);
+	t->held = (struct account){.above = &a->held, .max = a->config.held_per_tenant};
 	t->next = a->tenants;
 	a->tenants = t;
 	return t;

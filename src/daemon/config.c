@@ -129,6 +129,13 @@ static const struct key {
      "requests that one tenant may make in a second; 0: no limit"},
     {"rate_burst", MEMBER(api.rate_burst), "0", 0, 1 << 24,
      "requests that one tenant may make in one burst; 0: one"},
+    {"held_mb", BYTES_IN_MB(api.held), "512", 16, 1 << 20,
+     "MiB that pandad holds for clients: requests that are not whole yet, output that is "
+     "collected, "
+     "answers that are not read; above that it cuts the connection that holds most"},
+    {"held_mb_per_tenant", BYTES_IN_MB(api.held_per_tenant), "128", 16, 1 << 20,
+     "MiB that pandad holds for clients of one tenant; above that it refuses requests with status "
+     "429, truncates output, and cuts clients that do not read"},
     {"events_kept", MEMBER(host.events.kept), "100000", 1000, 1 << 30,
      "events on record of all tenants, and as many of the network; above that the oldest go, of "
      "the "

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <malloc.h>
 #include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
@@ -41,6 +42,8 @@
 enum {
 	DRAIN_MS = 3000, /* requests that are open when we are asked to end */
 	LOCK_MS = 3000,
+	GIVE_BACK = 8 << 20,
+	GIVE_BACK_MS = 5000,
 };
 
 struct daemon {
@@ -51,7 +54,8 @@ struct daemon {
 	struct api *api;
 	struct http_server *server;
 	struct loop_io signals;
-	struct loop_timer deadline;
+	struct loop_timer deadline, rest;
+	size_t unused; /* bytes of the heap that are no use to give back again */
 	int signal_fd, lock_fd;
 	bool ending;
 };
@@ -328,6 +332,7 @@ static int wire(struct daemon *d, struct err *e)
 		r = r < 0 ? r : 0;
 	}
 	c->http.arg = d->api;
+	c->http.account = r == 0 ? api_account(d->api) : NULL;
 	if (r == 0)
 		r = http_server_new(d->loop, &c->http, &d->server, e);
 	if (r == 0)
@@ -350,6 +355,34 @@ static void unwire(struct daemon *d)
 	}
 	closep(&d->signal_fd);
 	closep(&d->lock_fd);
+}
+
+/*
+ * Bodies and output come and go in megabytes. From a threshold on, malloc() has a mapping for each,
+ * which goes back to the host at once; without ours it raises that threshold with what it sees.
+ * What is left of many small pieces goes back when there is much of it.
+ */
+static void give_back(void *arg)
+{
+	struct daemon *d = arg;
+	struct mallinfo2 m = mallinfo2();
+
+	if (m.fordblks > d->unused + GIVE_BACK) {
+		malloc_trim(0);
+		/* Holes are counted as unused, also when the host has their pages again. */
+		d->unused = mallinfo2().fordblks;
+	} else {
+		d->unused = MIN(d->unused, m.fordblks);
+	}
+	loop_timer_set(d->loop, &d->rest, mono_ms() + GIVE_BACK_MS);
+}
+
+static void keep_little(struct daemon *d)
+{
+	mallopt(M_MMAP_THRESHOLD, 128 << 10);
+	mallopt(M_TRIM_THRESHOLD, 1 << 20);
+	d->rest = (struct loop_timer){.fn = give_back, .arg = d};
+	give_back(d);
 }
 
 /* Each sandbox, connection and stream has an fd. */
@@ -381,6 +414,7 @@ static int run(struct daemon *d)
 		log_info("ready sandboxes=%zu isolation=%s", d->host->count,
 		         d->engines->list[0].isolation);
 		notify("READY=1");
+		keep_little(d);
 		r = loop_run(d->loop);
 		log_info("ended sandboxes=%zu", d->host->count);
 	}

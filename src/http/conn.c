@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "base/account.h"
 #include "base/cleanup.h"
 #include "base/loop.h"
 #include "base/macro.h"
@@ -31,6 +32,7 @@ int conn_new(struct http_server *s, int fd, const char *peer, struct addr *a,
 	c->timer = (struct loop_timer){.fn = on_timer, .arg = c};
 	c->kick = (struct loop_defer){.fn = run_kicked, .arg = c};
 	c->keep = true;
+	c->account = s->conf.account;
 	snprintf(c->peer, sizeof(c->peer), "%s", peer);
 	c->deadline_ms = loop_now_ms(s->loop) + s->conf.head_ms;
 	r = transport_start(c);
@@ -78,6 +80,7 @@ void conn_kill(struct http_conn *c)
 		s->spare = take_ptr(c->in);
 	free(c->in);
 	free(c->out);
+	account_give(c->account, c->charged);
 	*c->prev = c->next;
 	if (c->next)
 		c->next->prev = c->prev;
@@ -92,11 +95,55 @@ void conn_kick(struct http_conn *c)
 		loop_defer(c->s->loop, &c->kick);
 }
 
+/* ---- what is held ---- */
+
+static size_t to_charge(const struct http_conn *c, size_t more)
+{
+	size_t n = c->out_cap + (c->req ? c->req->collect_cap : 0) + more;
+
+	return n > HTTP_HELD_FREE ? n - HTTP_HELD_FREE : 0;
+}
+
+struct account *conn_full(struct http_conn *c, size_t more)
+{
+	size_t want = to_charge(c, more);
+	struct account *full =
+	    want > c->charged ? account_full(c->account, want - c->charged) : NULL;
+
+	if (!full || (full == c->s->conf.account && server_cut_largest(c->s, want)))
+		return NULL;
+	full->refused++;
+	return full;
+}
+
+void conn_charge(struct http_conn *c)
+{
+	size_t now = c->dead ? 0 : to_charge(c, 0);
+
+	if (now > c->charged)
+		account_add(c->account, now - c->charged);
+	else
+		account_give(c->account, c->charged - now);
+	c->charged = now;
+}
+
+void conn_account(struct http_conn *c, struct account *a)
+{
+	account_give(c->account, c->charged);
+	c->account = a;
+	account_add(c->account, c->charged);
+}
+
 /* ---- out ---- */
 
 size_t conn_pending(const struct http_conn *c)
 {
 	return c->out_len - c->out_off;
+}
+
+size_t conn_high(const struct http_conn *c)
+{
+	return account_tight(c->account) ? HTTP_OUT_TIGHT : HTTP_OUT_HIGH;
 }
 
 static void die(struct http_conn *c)
@@ -113,13 +160,15 @@ static bool queue(struct http_conn *c, const void *p, size_t n)
 		c->out_off = 0;
 	}
 	if (c->out_cap - c->out_len < n) {
-		size_t cap = MAX(c->out_cap ? c->out_cap * 2 : 1000, c->out_len + n);
-		char *out = realloc(c->out, cap);
+		size_t more = c->out_cap ? MIN(c->out_cap, (size_t)HTTP_OUT_TIGHT) : 1000;
+		size_t cap = MAX(c->out_cap + more, c->out_len + n);
+		char *out = conn_full(c, cap - c->out_cap) ? NULL : realloc(c->out, cap);
 
 		if (!out)
 			return false;
 		c->out = out;
 		c->out_cap = cap;
+		conn_charge(c);
 	}
 	memcpy(c->out + c->out_len, p, n);
 	c->out_len += n;
@@ -161,8 +210,14 @@ static void write_out(struct http_conn *c, struct iovec *iov, size_t n)
 		iov[i].iov_len -= part;
 		done -= part;
 	}
-	if (c->out_off == c->out_len)
+	if (c->out_off == c->out_len) {
 		c->out_off = c->out_len = 0;
+		if (c->charged) {
+			free(take_ptr(c->out));
+			c->out_cap = 0;
+			conn_charge(c);
+		}
+	}
 }
 
 void conn_send(struct http_conn *c, const struct iovec *iov, size_t n)
@@ -413,6 +468,8 @@ static void finish_request(struct http_conn *c)
 	req_end(r, r->failed);
 	free(take_ptr(c->out));
 	c->out_cap = 0;
+	conn_charge(c);
+	conn_account(c, c->s->conf.account);
 	if (pipe) {
 		if (!c->fin_sent) /* TLS without a goodbye would look like a cut */
 			transport_fin(c);
@@ -432,7 +489,7 @@ static bool step_request(struct http_conn *c)
 {
 	struct http_req *r = c->req;
 
-	if (r->no_room && conn_pending(c) <= HTTP_OUT_HIGH / 2 && r->reply == REPLY_BEGUN) {
+	if (r->no_room && conn_pending(c) <= conn_high(c) / 2 && r->reply == REPLY_BEGUN) {
 		req_writable(r);
 		return true;
 	}

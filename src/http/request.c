@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <strings.h>
 
+#include "base/account.h"
 #include "base/clock.h"
 #include "base/macro.h"
 #include "http/parse.h"
@@ -205,6 +206,11 @@ bool http_wants_upgrade(const struct http_req *r, const char *protocol)
 	return r->upgrade && r->minor == 1 && http_list_has(http_header(r, "upgrade"), protocol);
 }
 
+void http_set_account(struct http_req *r, struct account *a)
+{
+	conn_account(r->c, a);
+}
+
 void http_set_data(struct http_req *r, void *p)
 {
 	r->data = p;
@@ -273,22 +279,46 @@ void http_pipe_more(struct http_req *r)
 	http_body_more(r);
 }
 
+static void no_account(struct http_req *r, const struct account *full)
+{
+	http_add_header(r, "Retry-After", "1");
+	if (full->above)
+		req_fail(r, 429, "too_many",
+		         "other requests of yours hold as many bytes as one tenant may: try again "
+		         "when they have ended");
+	else
+		req_fail(
+		    r, 503, "host_full",
+		    "other requests hold as many bytes as this server has for clients: try again "
+		    "later");
+}
+
+/* False: it was refused. */
 static bool collect(struct http_req *r, const char *p, size_t n)
 {
 	size_t need = r->collect_len + n;
 
 	if (r->collect_cap < need + 1) {
 		size_t cap = MAX(2 * r->collect_cap, need + 1);
+		struct account *full;
 		char *more;
 
 		/* The announced length, if that is not much for a client that may send nothing. */
 		if (r->body_length > 0 && r->body_length < HTTP_OUT_HIGH)
 			cap = MAX(cap, (size_t)r->body_length + 1);
-		more = realloc(r->collect, cap);
-		if (!more)
+		cap = MIN(cap, r->collect_max + 1); /* need is no more than that */
+		if ((full = conn_full(r->c, cap - r->collect_cap))) {
+			no_account(r, full);
 			return false;
+		}
+		more = realloc(r->collect, cap);
+		if (!more) {
+			req_fail(r, 503, "no_memory", "no memory for the body of this request");
+			return false;
+		}
 		r->collect = more;
 		r->collect_cap = cap;
+		conn_charge(r->c);
 	}
 	memcpy(r->collect + r->collect_len, p, n);
 	r->collect_len = need;
@@ -306,8 +336,8 @@ void req_body_piece(struct http_req *r, const char *p, size_t n)
 	}
 	if (n > r->collect_max - r->collect_len)
 		too_large(r);
-	else if (!collect(r, p, n))
-		req_fail(r, 503, "no_memory", "no memory for the body of this request");
+	else
+		(void)collect(r, p, n);
 }
 
 void req_body_end(struct http_req *r)
@@ -315,9 +345,7 @@ void req_body_end(struct http_req *r)
 	r->want = false;
 	if (r->mode == BODY_STREAM)
 		r->ops.end(r->ops_arg, r);
-	else if (!collect(r, "", 0)) /* an empty one has its NUL, too */
-		req_fail(r, 503, "no_memory", "no memory for the body of this request");
-	else
+	else if (collect(r, "", 0)) /* an empty one has its NUL, too */
 		r->collected(r->ops_arg, r, r->collect, r->collect_len);
 }
 
@@ -457,6 +485,12 @@ void http_send(struct http_req *r, const void *p, size_t n)
 		    r); /* more than was promised: the client would take it for the next reply */
 		return;
 	}
+	if (conn_pending(c) >= HTTP_OUT_MAX && !c->asked) {
+		c->s->stats.cut++;
+		http_cut(r);
+		return;
+	}
+	c->asked = false;
 	if (r->chunked)
 		iov[k++] =
 		    (struct iovec){.iov_base = size,
@@ -468,17 +502,20 @@ void http_send(struct http_req *r, const void *p, size_t n)
 	if (r->left >= 0)
 		r->left -= (int64_t)n;
 	r->bytes_out += n;
-	if (conn_pending(c) >= HTTP_OUT_HIGH)
+	if (conn_pending(c) >= conn_high(c))
 		r->no_room = true;
 }
 
 size_t http_room(const struct http_req *r)
 {
-	size_t pending = conn_pending(r->c);
+	size_t pending = conn_pending(r->c), high = conn_high(r->c);
 
+	r->c->asked = true;
 	if (r->c->dead || r->reply == REPLY_FINISHED)
 		return 0;
-	return pending < HTTP_OUT_HIGH ? HTTP_OUT_HIGH - pending : 0;
+	if (pending >= high)
+		((struct http_req *)r)->no_room = true; /* it may have become tight since */
+	return pending < high ? high - pending : 0;
 }
 
 void http_on_writable(struct http_req *r, void (*fn)(void *arg, struct http_req *r), void *arg)

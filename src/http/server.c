@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/account.h"
 #include "base/err.h"
 #include "base/loop.h"
 #include "http/address.h"
@@ -142,6 +143,25 @@ void server_idle(struct http_conn *c)
 	c->idle_prev = a->idle_tail;
 	*a->idle_tail = c;
 	a->idle_tail = &c->idle_next;
+}
+
+bool server_cut_largest(struct http_server *s, size_t than)
+{
+	struct http_conn *most = NULL;
+
+	for (struct http_conn *c = s->conns; c; c = c->next)
+		if (!c->dead && c->charged > than) {
+			most = c;
+			than = c->charged;
+		}
+	if (!most)
+		return false;
+	s->stats.cut++;
+	account_give(most->account, most->charged); /* it is freed at the end of the round */
+	most->charged = 0;
+	most->dead = most->reset = true;
+	conn_kick(most);
+	return true;
 }
 
 void server_busy(struct http_conn *c)

@@ -14,12 +14,17 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/account.h"
 #include "base/err.h"
 #include "base/loop.h"
 
 enum {
 	HTTP_OUT_HIGH = 256 * 1024, /* queued reply bytes at which http_room() is 0 */
-	HTTP_CHUNK = 64 * 1024,     /* the most one body callback gets */
+	HTTP_OUT_TIGHT = 64 * 1024, /* the same, when the account is more than half full */
+	HTTP_OUT_MAX =
+	    4 << 20, /* who sends on above that, and did not look at http_room(), is cut */
+	HTTP_HELD_FREE = 160 * 1024, /* bytes of each connection that no account counts */
+	HTTP_CHUNK = 64 * 1024,      /* the most one body callback gets */
 	HTTP_ENDS_MAX = 2,
 	HTTP_REFUSAL_MAX = 400, /* bytes of an error's body, and of its header lines */
 };
@@ -31,6 +36,9 @@ struct http_config {
 	/* When all of conns_max are there, a new one takes the place of an idle one, of the address
 	 * that has most. An address is one of IPv4, or 64 bits of IPv6. 0: 4096; unlimited */
 	unsigned conns_max, conns_per_addr_max;
+	/* Counts what is held for clients: bodies that are collected, replies that are not read.
+	 * When it is full, the connection for which most is held is cut. NULL: no limit. */
+	struct account *account;
 	const char *proxies; /* addresses and ranges that are not limited; unix sockets never are */
 	unsigned head_ms;    /* the whole head must be here by then. 0: 10 s */
 	unsigned idle_ms;    /* between requests. 0: 75 s (clients drop theirs after 4 s) */
@@ -70,6 +78,7 @@ unsigned http_server_conns(const struct http_server *s);
 struct http_stats {
 	unsigned conns;       /* now */
 	uint64_t refused;     /* connections, for want of a place */
+	uint64_t cut;         /* connections for which too much was held */
 	uint64_t closed_idle; /* to make a place for another */
 	uint64_t waited;      /* requests, behind others of their connection */
 };
@@ -90,6 +99,11 @@ bool http_is_tls(const struct http_req *r);
 /* -1: chunked, not known; 0: there is none. */
 int64_t http_body_length(const struct http_req *r);
 bool http_wants_upgrade(const struct http_req *r, const char *protocol); /* "websocket" */
+
+/* Until the request ends, what its connection holds is counted there. A body that finds no room in
+ * it is refused: with 429, or with 503 when it is the server's account that is full. A reply that
+ * finds none is cut. */
+void http_set_account(struct http_req *r, struct account *a);
 
 /* Whatever the owner of the request wants to find again. */
 void http_set_data(struct http_req *r, void *p);

@@ -89,11 +89,14 @@ struct http_conn {
 	bool refused : 1;
 	bool recv_wants_out : 1, send_wants_in : 1; /* TLS may need the other direction */
 	bool rate_on : 1;
-	bool keep : 1; /* another request may come */
+	bool keep : 1;  /* another request may come */
+	bool asked : 1; /* http_room(), since the last http_send() */
 
 	char *in; /* [in_off, in_len) is not consumed */
 	size_t in_off, in_len, in_cap, scanned;
-	char *out; /* [out_off, out_len) is not written */
+	struct account *account;
+	size_t charged; /* to it: of in, out and the body, what is above HTTP_HELD_FREE */
+	char *out;      /* [out_off, out_len) is not written */
 	size_t out_off, out_len, out_cap;
 	size_t burst;
 	struct body body;
@@ -201,6 +204,11 @@ void conn_kill(struct http_conn *c); /* now; end callbacks run */
 void conn_send(struct http_conn *c, const struct iovec *iov, size_t n);
 void conn_text(struct http_conn *c, const char *text);
 size_t conn_pending(const struct http_conn *c);
+size_t conn_high(const struct http_conn *c); /* pending bytes at which there is no room */
+/* May it hold so many bytes more? NULL: yes; else the account that is full. */
+struct account *conn_full(struct http_conn *c, size_t more);
+void conn_charge(struct http_conn *c); /* after it came to hold more or less */
+void conn_account(struct http_conn *c, struct account *a);
 
 /* request.c */
 struct http_req *req_new(struct http_conn *c, const struct http_head *h, const char *text,
@@ -218,6 +226,8 @@ void server_leave_turns(struct http_conn *c);
 void server_conn_gone(struct http_server *s, struct addr *a, bool refused);
 void server_idle(struct http_conn *c); /* it waits for a request, from now on */
 void server_busy(struct http_conn *c);
+/* Cuts the connection for which most is held, if that is more than so much. */
+bool server_cut_largest(struct http_server *s, size_t than);
 const char *server_date(struct http_server *s);
 /* As http_config.refusal. */
 void server_refusal(struct http_server *s, const struct http_req *r, const char *code,

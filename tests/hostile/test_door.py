@@ -1,10 +1,13 @@
 """Strangers and tenants at the door of pandad: they send requests without end, without a token, and bodies that never end."""
 import contextlib
+import json
 import re
 import signal
 import socket
 
 import pytest
+
+from conftest import wait_for
 
 
 def status(data):
@@ -162,3 +165,60 @@ def test_strangers_cannot_empty_the_audit_log(pandad):
     assert sum(e["count"] for e in refused) >= each * len(lines) and len(refused) < 20, refused
     assert entries() - before < 20
     pandad.do("DELETE", f"/v1/me/tokens/{mark['prefix']}")
+
+
+def resident(pandad):
+    """KiB of memory that pandad has."""
+    return int(re.search(r"VmRSS:\s+(\d+)", open(f"/proc/{pandad.process.pid}/status").read())[1])
+
+
+@pytest.mark.core
+def test_bodies_that_never_end_take_what_a_tenant_may_have(new_pandad):
+    """A tenant begins 300 requests of 4 MiB and ends none. pandad holds no more for it than it may, another tenant is served, and when
+    all have hung up the memory is the host's again."""
+    pandad = new_pandad(held_mb_per_tenant=64)
+    other = pandad.do("POST", "/v1/me/tokens", {"tenant": "other", "label": "x"})["token"]
+    body = b'{"template": "' + b"x" * ((4 << 20) - 100)
+    small, lines = resident(pandad), []
+    for _ in range(300):
+        line = Line(pandad)
+        head = f"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {pandad.key}\r\nContent-Length: {4 << 20}\r\n\r\n"
+        with contextlib.suppress(ConnectionError):  # it was refused, and has its answer
+            line.sock.sendall(head.encode() + body)
+        lines.append(line)
+    assert pandad.do("GET", "/v1/me", token=other)["usage"]["held_bytes"] == 0
+    me = wait_for("the bodies", lambda: (me := pandad.do("GET", "/v1/me"))["usage"]["held_bytes"] > 32 << 20 and me)
+    assert me["usage"]["held_bytes"] <= me["limits"]["held_bytes"] == 64 << 20
+    large = pandad.ask("POST", "/v1/sandboxes", {"template": "x" * (3 << 20)}, token=other)
+    assert large.status == 400, "another tenant has its own limit"
+    text = pandad.ask("GET", "/metrics").body.decode()
+    assert metric(text, "held_tenants_refused_total") > 200 and metric(text, "held_bytes_max") < 80 << 20
+    for line in lines:
+        line.close()
+    wait_for("an end of what is held", lambda: pandad.do("GET", "/v1/me")["usage"]["held_bytes"] == 0)
+    wait_for("its memory", lambda: resident(pandad) <= small + (32 << 10))
+
+
+@pytest.mark.core
+def test_output_that_nobody_reads_takes_what_a_tenant_may_have(new_pandad):
+    """A tenant asks for 16 MiB of output in 24 calls at once and reads no answer. What is held has a limit, and another tenant's command
+    has all its output."""
+    pandad = new_pandad(held_mb_per_tenant=64)
+    other = pandad.do("POST", "/v1/me/tokens", {"tenant": "other", "label": "x"})["token"]
+    id = pandad.create()
+    theirs = pandad.do("POST", "/v1/sandboxes", {"template": "base"}, token=other)["id"]
+    body = json.dumps({"cmd": "head -c 16M /dev/zero", "max_output_bytes": 16 << 20, "timeout_seconds": 60}).encode()
+    small, lines = resident(pandad), [Line(pandad) for _ in range(24)]
+    for line in lines:
+        line.send("POST", f"/v1/sandboxes/{id}/exec", token=pandad.key, body=body)
+    a = pandad.do("POST", f"/v1/sandboxes/{theirs}/exec", {"cmd": "head -c 2M /dev/zero", "max_output_bytes": 4 << 20}, token=other)
+    assert len(a["stdout"]) == 2 << 20 and not a.get("truncated")
+    for line in lines:
+        line.statuses(1)  # the head of its answer, and no more
+    text = pandad.ask("GET", "/metrics").body.decode()
+    assert metric(text, "held_bytes_max") < 100 << 20
+    pandad.do("DELETE", f"/v1/sandboxes/{theirs}", token=other)
+    for line in lines:
+        line.close()
+    wait_for("an end of what is held", lambda: pandad.do("GET", "/v1/me")["usage"]["held_bytes"] == 0)
+    wait_for("its memory", lambda: resident(pandad) <= small + (32 << 10))

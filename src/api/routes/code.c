@@ -13,6 +13,7 @@
 #include "api/streams/output.h"
 #include "api/streams/session.h"
 #include "api/streams/sse.h"
+#include "base/account.h"
 #include "base/err.h"
 #include "base/macro.h"
 #include "base/utf8.h"
@@ -119,11 +120,12 @@ struct running {
 
 static void running_free(struct running *r)
 {
-	call_leave(r->c);
-	free(r->out[0].p);
-	free(r->out[1].p);
+	output_free(&r->out[0]);
+	output_free(&r->out[1]);
+	account_give(r->c->account, r->result_bytes);
 	json_decref(r->results);
 	json_decref(r->error);
+	call_leave(r->c);
 	free(r);
 }
 
@@ -172,7 +174,7 @@ static void run_result(void *arg, json_t *bundle)
 	}
 	json_object_foreach(bundle, mime, v)
 		n += json_string_length(v);
-	if (n > CELL_RESULTS_MAX - r->result_bytes) {
+	if (n > CELL_RESULTS_MAX - r->result_bytes || !account_take(r->c->account, n)) {
 		r->out[0].truncated = true; /* a smaller one may fit all the same */
 		return;
 	}
@@ -303,6 +305,7 @@ static void run_in(struct call *c, struct sandbox *sb, const struct session *s, 
 		return;
 	}
 	r->c = call_hold(c);
+	r->out[0].account = r->out[1].account = c->account;
 	r->stream = stream;
 	r->results = json_array();
 	r->timeout_ms = (uint64_t)timeout;

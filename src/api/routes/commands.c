@@ -25,8 +25,8 @@ struct exec_collect {
 
 static void collect_free(struct exec_collect *c)
 {
-	free(c->out[0].p);
-	free(c->out[1].p);
+	output_free(&c->out[0]);
+	output_free(&c->out[1]);
 	free(c);
 }
 
@@ -110,6 +110,7 @@ struct exec_collect *exec_collect(struct host *h, struct sandbox *sb, const stru
 	c->done = done;
 	c->arg = arg;
 	c->max = spec.output_max;
+	c->out[0].account = c->out[1].account = spec.account;
 	c->x = exec_begin(h, sb, &spec, &ops, c, e);
 	if (!c->x) {
 		collect_free(c);
@@ -180,6 +181,7 @@ static void run_gone(void *arg)
 void exec_answer(struct call *c, const struct exec_spec *s, json_t *extra)
 {
 	struct run *run = calloc(1, sizeof(*run));
+	struct exec_spec spec = *s;
 	struct err e;
 
 	if (!run) {
@@ -188,7 +190,8 @@ void exec_answer(struct call *c, const struct exec_spec *s, json_t *extra)
 		return;
 	}
 	*run = (struct run){.c = call_hold(c), .extra = extra};
-	run->x = exec_collect(c->host, c->sb, s, run_done, run, &e);
+	spec.account = c->account;
+	run->x = exec_collect(c->host, c->sb, &spec, run_done, run, &e);
 	if (!run->x) {
 		call_error(c, &e);
 		run_free(run);

@@ -169,6 +169,7 @@ static void command(struct mcp *m)
 		return;
 	}
 	spec.timeout_ms = (uint64_t)timeout_ms;
+	spec.account = m->call->account;
 	k = calloc(1, sizeof(*k));
 	if (k) {
 		k->m = m;

@@ -208,6 +208,7 @@ static void forked(void *arg, const struct err *e, struct host_forked *f)
 			continue;
 		s.timeout_ms = r->timeout_ms;
 		s.output_max = RACE_OUTPUT_MAX;
+		s.account = r->call->account;
 		x->run = exec_collect(r->host, f->children[i], &s, ran, x, &x->err);
 		if (x->run) {
 			x->state = "running";

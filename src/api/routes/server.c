@@ -12,6 +12,7 @@
 #include "api/api_internal.h"
 #include "api/logins.h"
 #include "api/routes/routes.h"
+#include "base/account.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
@@ -205,6 +206,15 @@ static void say_process(FILE *t, const struct api *a)
 	gauge(t, "uptime_seconds", "Since pandad started.", (mono_ms() - a->started_ms) / 1000);
 }
 
+static uint64_t tenants_refused(const struct api *a)
+{
+	uint64_t n = 0;
+
+	for (const struct tenant *t = a->tenants; t; t = t->next)
+		n += t->held.refused;
+	return n;
+}
+
 static void say_door(FILE *t, struct call *c)
 {
 	struct http_stats s = http_server_stats(c->req);
@@ -214,6 +224,16 @@ static void say_door(FILE *t, struct call *c)
 	        s.refused);
 	counter(t, "http_connections_closed_idle_total",
 	        "Idle connections that made place for another.", s.closed_idle);
+	counter(t, "http_connections_cut_total", "Connections for which too much was held.", s.cut);
+	gauge(t, "held_bytes", "Bytes held for clients: bodies, output, answers.",
+	      c->api->held.held);
+	gauge(t, "held_bytes_max", "The most that was held since pandad started.",
+	      c->api->held.most);
+	counter(t, "held_refused_total",
+	        "Times that this host had no room for more bytes held for clients.",
+	        c->api->held.refused);
+	counter(t, "held_tenants_refused_total", "The same for the limit of a tenant.",
+	        tenants_refused(c->api));
 	counter(t, "http_requests_waited_total",
 	        "Requests that waited for their turn behind others of their connection.", s.waited);
 	counter(t, "logins_failed_total", "Requests without a valid token.",

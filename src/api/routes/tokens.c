@@ -8,7 +8,10 @@
 #include "api/api.h"
 #include "api/api_internal.h"
 #include "api/routes/routes.h"
+#include "base/account.h"
 #include "base/err.h"
+#include "base/shares.h"
+#include "host/event.h"
 #include "host/host.h"
 #include "host/sandbox.h"
 #include "host/volume.h"
@@ -198,6 +201,13 @@ static bool count_snapshot(void *arg, const struct host_snapshot *s)
 	return true;
 }
 
+static uint64_t share_of(struct shares *s, const char *tenant)
+{
+	const struct share *of = shares_of(s, tenant);
+
+	return of ? of->n : 0;
+}
+
 static json_t *usage(struct call *c)
 {
 	uint64_t sandboxes = 0, memory_mb = 0, snapshots = 0, volumes, volumes_mb;
@@ -209,9 +219,27 @@ static json_t *usage(struct call *c)
 		}
 	(void)host_snapshots(c->host, c->tenant, NULL, count_snapshot, &snapshots, NULL);
 	volume_usage(c->host, c->tenant, &volumes, &volumes_mb);
-	return json_pack("{s:I, s:I, s:I, s:I, s:I}", "sandboxes", (json_int_t)sandboxes,
-	                 "memory_mb", (json_int_t)memory_mb, "snapshots", (json_int_t)snapshots,
-	                 "volumes", (json_int_t)volumes, "volumes_mb", (json_int_t)volumes_mb);
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "sandboxes",
+	                 (json_int_t)sandboxes, "memory_mb", (json_int_t)memory_mb, "snapshots",
+	                 (json_int_t)snapshots, "volumes", (json_int_t)volumes, "volumes_mb",
+	                 (json_int_t)volumes_mb, "held_bytes", (json_int_t)c->account->held,
+	                 "events", (json_int_t)share_of(&c->host->events.life, c->tenant),
+	                 "net_events", (json_int_t)share_of(&c->host->events.net, c->tenant),
+	                 "audit_entries", (json_int_t)share_of(&c->api->audit.shares, c->tenant));
+}
+
+/* What the config says of each tenant. */
+static json_t *limits(const struct call *c)
+{
+	const struct api_config *api = &c->api->config;
+	const struct events_config *events = &c->host->config.events;
+
+	return json_pack("{s:I, s:I, s:I, s:I, s:I}", "held_bytes",
+	                 (json_int_t)api->held_per_tenant, "events",
+	                 (json_int_t)events->kept_per_tenant, "net_events_per_s",
+	                 (json_int_t)events->net_per_s_per_tenant, "audit_entries",
+	                 (json_int_t)api->audit_kept_per_tenant, "requests_burst",
+	                 (json_int_t)api->rate_burst);
 }
 
 void me_get(struct call *c)
@@ -220,11 +248,11 @@ void me_get(struct call *c)
 	unsigned rate = t && t->rate_per_s ? t->rate_per_s : c->api->config.rate_per_s;
 
 	call_json(c, 200,
-	          json_pack("{s:s, s:s, s:n, s:[], s:s, s:s, s:o, s:o, s:{s:i, s:i}, s:o}",
+	          json_pack("{s:s, s:s, s:n, s:[], s:s, s:s, s:o, s:o, s:{s:i, s:i}, s:o, s:o}",
 	                    "user_id", c->tenant, "email", "", "current_org", "orgs", "auth_method",
 	                    c->token[0] ? "token" : "stub", "tenant", c->tenant, "scopes",
 	                    scopes(c->admin), "quota", quota_json(&c->quota, rate), "share",
 	                    "cpu_percent", (int)c->host->config.tenant_cpu_percent,
 	                    "sandbox_cpu_percent", (int)c->host->config.sandbox_cpu_percent,
-	                    "usage", usage(c)));
+	                    "limits", limits(c), "usage", usage(c)));
 }

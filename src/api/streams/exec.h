@@ -25,9 +25,10 @@ struct exec_spec {
 	const json_t *env;  /* object of strings, over the sandbox's own; may be NULL */
 	const char *in;     /* what it reads, NULL: nothing */
 	size_t in_len;
-	uint64_t timeout_ms; /* 0: none */
-	size_t output_max;   /* exec_collect(): of each stream; 0: EXEC_OUTPUT */
-	unsigned rows, cols; /* with pty */
+	uint64_t timeout_ms;     /* 0: none */
+	size_t output_max;       /* exec_collect(): of each stream; 0: EXEC_OUTPUT */
+	struct account *account; /* the same: what it holds is taken from there */
+	unsigned rows, cols;     /* with pty */
 	bool pty;
 	bool detach;    /* for execs.c */
 	bool hold;      /* the same: it waits for its readers instead of losing output */

@@ -119,6 +119,7 @@ void bed_api_open(void)
 	bed.http.refusal = api_refusal;
 	bed.http.logged = api_logged;
 	bed.http.arg = bed.api;
+	bed.http.account = api_account(bed.api);
 	if (http_server_new(bed.on.loop, &bed.http, &bed.server, &bed.on.err) < 0)
 		fail_msg("no server: %s", bed.on.err.text);
 	listen_anywhere();

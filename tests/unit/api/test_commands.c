@@ -3,6 +3,8 @@
  */
 #include "bed.h"
 
+#include "api/api_internal.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -178,6 +180,34 @@ static void output_beyond_the_limit_is_thrown_away_and_told(void **state)
 	assert_string_equal(header("Transfer-Encoding"), "chunked");
 	good(200, "{'cmd':'fill 1000'}", "POST /v1/sandboxes/%s/exec", id);
 	assert_string_equal(header("Transfer-Encoding"), "");
+}
+
+static void output_that_finds_no_room_in_the_account_is_cut_off(void **state)
+{
+	const char *id;
+	struct account *held;
+
+	bed_api_close();
+	bed.config.held = 8 << 20;
+	bed.config.held_per_tenant = 1 << 20;
+	bed_api_open();
+	id = sandbox_made(NULL);
+	held = &tenant_of(bed.api, "t")->held;
+	good(200, "{'cmd':'fill 2000000','max_output_bytes':5000000}", "POST /v1/sandboxes/%s/exec",
+	     id);
+	has("{'truncated':true,'exit_code':0}");
+	assert_in_range(strlen(text_of("stdout")), 500000, 1500000);
+	assert_int_equal(held->refused, 1);
+	assert_int_equal(held->held, 0);
+	/* A small one finds room when all is taken. */
+	account_add(held, 100 << 20);
+	good(200, "{'cmd':'fill 1000'}", "POST /v1/sandboxes/%s/exec", id);
+	assert_int_equal(strlen(text_of("stdout")), 1000);
+	assert_null(json_object_get(bed.json, "truncated"));
+	good(200, NULL, "GET /v1/me");
+	has("{'usage':{'held_bytes':%d},'limits':{'held_bytes':1048576}}", 100 << 20);
+	account_give(held, 100 << 20);
+	assert_int_equal(api_account(bed.api)->held, 0);
 }
 
 static void output_that_is_no_text_becomes_one(void **state)
@@ -444,6 +474,7 @@ int main(void)
 	    api_test(a_directory_that_is_not_there_is_an_error),
 	    api_test(a_guest_that_has_no_room_for_a_command_is_busy),
 	    api_test(output_beyond_the_limit_is_thrown_away_and_told),
+	    api_test(output_that_finds_no_room_in_the_account_is_cut_off),
 	    api_test(output_that_is_no_text_becomes_one),
 	    api_test(half_a_character_at_the_end_is_told_before_the_exit),
 	    api_test(a_long_script_and_its_text_are_read_by_the_shell),

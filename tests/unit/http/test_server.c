@@ -1,6 +1,8 @@
 /*
  * http/server.h: requests and replies, bodies, flow, clients that go, upgrades, drain and caps.
  */
+#include "base/account.h"
+#include "base/cleanup.h"
 #include "base/macro.h"
 #include "bed.h"
 
@@ -983,6 +985,188 @@ static void idle_connections_cost_less_than_a_kilobyte(void **state)
 	bed_stop(&b);
 }
 
+/* ---- what is held for clients ---- */
+
+static struct account all, part;
+
+static void body_came(void *arg, struct http_req *r, char *p, size_t n)
+{
+	http_reply(r, 200, NULL, NULL, 0);
+}
+
+static void collects(void *arg, struct http_req *r)
+{
+	seen.calls++;
+	if (strcmp(http_path(r), "/part") == 0)
+		http_set_account(r, &part);
+	http_body_collect(r, 4 << 20, body_came, NULL);
+}
+
+/* A request whose body is announced with 4 MiB, and so much of it. */
+static int half_a_body(struct bed *b, const char *path, size_t n)
+{
+	autofree char *zeros = calloc(1, n);
+	char head[200];
+	int fd = bed_connect(b);
+
+	snprintf(head, sizeof(head),
+	         "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 4194304\r\n\r\n", path);
+	bed_text(b, fd, head);
+	bed_send(b, fd, zeros, n);
+	return fd;
+}
+
+static void start_with(struct bed *b, void (*handler)(void *, struct http_req *))
+{
+	struct http_config c = {.handler = handler, .account = &all};
+
+	memset(&seen, 0, sizeof(seen));
+	all = (struct account){.max = 8 << 20};
+	part = (struct account){.above = &all, .max = 2 << 20};
+	bed_start(b, &c);
+}
+
+static void bodies_are_counted_and_refused_above_the_limit(void **state)
+{
+	struct bed b;
+	char buf[2048];
+	int first, second;
+
+	start_with(&b, collects);
+	first = half_a_body(&b, "/part", 1 << 20);
+	assert_in_range(part.held, (1 << 20) - HTTP_HELD_FREE, 2 << 20);
+	assert_int_equal(all.held, part.held);
+	second = half_a_body(&b, "/part", 3 << 20);
+	bed_read(&b, second, buf, sizeof(buf));
+	assert_non_null(strstr(buf, "HTTP/1.1 429 "));
+	assert_non_null(strstr(buf, "Retry-After: 1\r\n"));
+	assert_int_equal(part.refused, 1);
+	assert_int_equal(bed_status(&b, first), 0); /* it goes on */
+	close(first);
+	close(second);
+	bed_run(&b);
+	assert_int_equal(http_server_conns(b.server), 0);
+	assert_int_equal(all.held, 0);
+	assert_int_equal(part.held, 0);
+	bed_stop(&b);
+}
+
+static void a_small_body_finds_room_when_all_is_taken(void **state)
+{
+	struct bed b;
+	int fd;
+
+	start_with(&b, collects);
+	account_add(&part, 100 << 20);
+	fd = bed_connect(&b);
+	bed_text(&b, fd, "POST /part HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+	assert_int_equal(bed_status(&b, fd), 200);
+	close(fd);
+	bed_run(&b);
+	bed_stop(&b);
+}
+
+static void a_full_server_cuts_the_connection_that_holds_most(void **state)
+{
+	struct bed b;
+	int large[2], next;
+
+	start_with(&b, collects);
+	large[0] = half_a_body(&b, "/", 3500 << 10);
+	large[1] = half_a_body(&b, "/", 3000 << 10);
+	assert_int_equal(all.refused, 0);
+	next = half_a_body(&b, "/", 2000 << 10);
+	assert_int_equal(bed_status(&b, next), 0);
+	assert_true(bed_closed(&b, large[0]) != bed_closed(&b, large[1]));
+	assert_true(all.held <= all.max);
+	close(large[0]);
+	close(large[1]);
+	close(next);
+	bed_run(&b);
+	assert_int_equal(all.held, 0);
+	bed_stop(&b);
+}
+
+static void when_it_is_tight_each_queue_is_shorter(void **state)
+{
+	struct bed b;
+	struct http_config c = {.handler = big, .logged = on_logged, .account = &all};
+	char buf[65536];
+	size_t got = 0;
+	int fd, r;
+
+	memset(&seen, 0, sizeof(seen));
+	all = (struct account){.max = 8 << 20};
+	bed_start(&b, &c);
+	account_add(&all, 100 << 20); /* full, even */
+	fd = bed_connect(&b);
+	bed_text(&b, fd, "GET /length?30000000 HTTP/1.1\r\nHost: a\r\n\r\n");
+	assert_int_equal(all.held, 100 << 20); /* what it has is free */
+	do {
+		r = bed_read(&b, fd, buf, sizeof(buf));
+		got += r > 0 ? (size_t)r : 0;
+	} while (r > 0);
+	assert_true(got > 30000000);
+	close(fd);
+	bed_run(&b);
+	assert_int_equal(all.held, 100 << 20);
+	bed_stop(&b);
+}
+
+static void floods(void *arg, struct http_req *r)
+{
+	static char piece[1 << 20];
+
+	note(r);
+	http_begin(r, 200, NULL, -1);
+	for (int i = 0; i < 16; i++) {
+		if (strcmp(http_path(r), "/asks") == 0)
+			(void)http_room(r);
+		http_send(r, piece, sizeof(piece));
+	}
+	http_finish(r);
+}
+
+static void who_sends_without_looking_at_the_room_is_cut(void **state)
+{
+	struct bed b;
+	int fd = start(&b, floods);
+
+	bed_text(&b, fd, "GET /asks HTTP/1.1\r\nHost: a\r\n\r\n");
+	assert_non_null(seen.req); /* 16 MiB wait for a reader */
+	close(fd);
+	bed_run(&b);
+	fd = bed_connect(&b);
+	bed_text(&b, fd, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+	assert_null(seen.req);
+	assert_int_equal(seen.aborts, 2);
+	stop(&b, fd);
+}
+
+static void large(void *arg, struct http_req *r)
+{
+	autofree char *zeros = calloc(1, 16 << 20);
+
+	note(r);
+	http_reply(r, 200, NULL, zeros, 16 << 20);
+}
+
+static void a_reply_in_one_piece_may_be_large(void **state)
+{
+	struct bed b;
+	char buf[65536];
+	size_t got = 0;
+	int fd = start(&b, large), r;
+
+	bed_text(&b, fd, GET);
+	do {
+		r = bed_read(&b, fd, buf, sizeof(buf));
+		got += r > 0 ? (size_t)r : 0;
+	} while (r > 0);
+	assert_true(got > 16 << 20);
+	stop(&b, fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1014,6 +1198,12 @@ int main(void)
 	    cmocka_unit_test(one_connection_too_many_is_told_so),
 	    cmocka_unit_test(a_full_server_closes_what_was_idle_for_longest),
 	    cmocka_unit_test(without_fds_the_server_neither_spins_nor_forgets),
+	    cmocka_unit_test(bodies_are_counted_and_refused_above_the_limit),
+	    cmocka_unit_test(a_small_body_finds_room_when_all_is_taken),
+	    cmocka_unit_test(a_full_server_cuts_the_connection_that_holds_most),
+	    cmocka_unit_test(when_it_is_tight_each_queue_is_shorter),
+	    cmocka_unit_test(who_sends_without_looking_at_the_room_is_cut),
+	    cmocka_unit_test(a_reply_in_one_piece_may_be_large),
 	    cmocka_unit_test(idle_connections_cost_less_than_a_kilobyte),
 	};
 
