@@ -299,6 +299,7 @@ static bool following_enough(struct following *o)
 
 	if (o->follow || !o->attached || o->pos[0] < o->until[0] || o->pos[1] < o->until[1])
 		return false;
+	sse_catch_up(&o->s);
 	for (int k = 0; k < 2; k++) {
 		next[k] = o->pos[k] - o->s.text[k].n;
 		o->s.text[k].n = 0;

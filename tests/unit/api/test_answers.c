@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <cmocka.h>
 
@@ -126,6 +127,38 @@ static size_t memory(void)
 	return m.uordblks + m.hblkhd;
 }
 
+static void bytes_that_wait_for_room_become_one_event(void **state)
+{
+	const char *id = sandbox_made(NULL);
+	struct client *c = client_new();
+	char line[512];
+	size_t events = 0, bytes = 0;
+	int n, small = 4096;
+
+	bed_rule(
+	    &bed.on, "answers",
+	    "{\"attach\": [[\"attached\", 1], [\"data\", 60000], [\"exited\", 1], [\"end\", 1]]}");
+	client_deaf(c, true);
+	assert_int_equal(setsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+	n = snprintf(line, sizeof(line),
+	             "GET /v1/sandboxes/%s/execs/1/output?follow=1 HTTP/1.1\r\nHost: panda\r\n"
+	             "Authorization: Bearer %s\r\n\r\n",
+	             id, bed.mine);
+	client_send(c, line, (size_t)n);
+	good(200, "{'cmd':'true'}", "POST /v1/sandboxes/%s/exec", id);
+	client_deaf(c, false);
+	json_has(event(c, "start"), "{'stdout_offset':0}");
+	while (!strcmp(event_any(c), "stdout")) {
+		assert_int_equal(json_integer_value(json_object_get(c->data, "offset")), bytes);
+		bytes += json_string_length(json_object_get(c->data, "chunk"));
+		events++;
+	}
+	assert_string_equal(c->name, "exit");
+	assert_int_equal(bytes, 60000);
+	assert_in_range(events, 2, 20000);
+	client_leave(c);
+}
+
 /* A name of a few bytes becomes a path of thousands, in JSON. */
 static void rows_want_room_each(const char *request, const char *rule, size_t rows)
 {
@@ -173,6 +206,7 @@ int main(void)
 	    api_test(a_flood_of_replies_is_a_short_answer),
 	    api_test(a_command_that_ended_twice_is_not_known_to_have_ended),
 	    api_test(one_lie_leaves_the_other_calls_alone),
+	    api_test(bytes_that_wait_for_room_become_one_event),
 	    api_test(changes_wait_until_the_client_has_room),
 	    api_test(a_listing_waits_until_the_client_has_room),
 	};
