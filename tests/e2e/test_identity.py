@@ -243,3 +243,45 @@ def test_timers_fire_when_due_in_a_machine_with_another_monotonic_past(panda, bo
     assert_clock_right(m)
     assert 3600 <= m.ask("time.monotonic() - start") < 3700
     assert m.ask("time.sleep(0.05) or 'slept'") == "slept"
+
+
+LAYOUT = r"""
+cat >/root/where.c <<'C'
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/auxv.h>
+int main(void)
+{
+	int here;
+	printf("%p %p %p %p %#lx\n", (void *)puts, malloc(1), (void *)main, (void *)&here, getauxval(AT_SYSINFO_EHDR));
+}
+C
+gcc -o /root/where /root/where.c && gcc -no-pie -o /root/where-fixed /root/where.c
+for i in $(seq 50); do /root/where; done
+for i in $(seq 50); do /root/where-fixed; done
+setarch -R /root/where; setarch -R /root/where
+"""
+
+
+def test_programs_and_what_they_use_lie_at_random_addresses(box):
+    """libc, heap, program, stack and vdso; a program that was linked for one address stays there, and ADDR_NO_RANDOMIZE is heard."""
+    rows = [line.split() for line in box.sh(LAYOUT, timeout=120).split("\n")[:-1]]
+    assert len(rows) == 102, rows
+    different = lambda rows: [len(set(column)) for column in zip(*rows)]
+    assert all(n >= 20 for n in different(rows[:50])), rows[:50]
+    libc, heap, program, stack, vdso = different(rows[50:100])
+    assert program == 1 and min(libc, heap, stack, vdso) >= 20, rows[50:100]
+    assert different(rows[100:]) == [1] * 5, rows[100:]
+
+
+def test_a_low_address_can_be_asked_for_and_a_full_address_space_is_used_to_the_end(box):
+    """MAP_32BIT; and 100 TiB of reservations: more than there is above the place where libraries begin."""
+    assert box.python("""
+import ctypes
+mmap = ctypes.CDLL(None).mmap
+mmap.restype = ctypes.c_size_t
+mmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+PRIVATE, LOW, ANONYMOUS, NORESERVE = 2, 0x40, 0x20, 0x4000
+print(all(0 < mmap(0, 1 << 20, 0, PRIVATE | ANONYMOUS | LOW, -1, 0) < 1 << 31 for _ in range(100)))
+print(all(mmap(0, 1 << 40, 0, PRIVATE | ANONYMOUS | NORESERVE, -1, 0) < 1 << 47 for _ in range(80)))
+""") == "True\nTrue\n"
