@@ -44,9 +44,11 @@ const struct schema schemas[] = {
             {"env", "map", "environment variables of every command"},
             {"volumes", "VolumeMount[]", "volumes to mount"},
             {"egress_allowlist", "string[]?",
-             "name, *.name, name:port, address or CIDR; []: nothing; absent: the host's default"},
+             "names, *.names (HTTPS and HTTP), name:port, name:port/udp, addresses or CIDRs; []: "
+             "nothing; absent: the host's default"},
             {"egress", "string",
-             "off: the sandbox reaches nothing; open: it reaches the internet in any case"},
+             "off: the sandbox reaches nothing; open: it reaches the internet, where the host's "
+             "egress_max is open"},
             {"egress_limits", "EgressLimits",
              "limits of its network traffic; the host's limits when absent"},
             {"cpu", "integer", "accepted and ignored: the template decides"},
@@ -136,8 +138,11 @@ const struct schema schemas[] = {
             {"down_kbit", "integer", "kbit/s the sandbox may receive"})},
     {"SetEgress", "What a sandbox may reach from now on",
      FIELDS({"egress_allowlist", "string[]?",
-             "names, *.names, name:port, addresses, CIDRs it may reach; []: nothing"},
-            {"egress", "string", "off: the sandbox reaches nothing; open: it reaches the internet"},
+             "names, *.names (HTTPS and HTTP), name:port, name:port/udp, addresses, CIDRs it may "
+             "reach; []: nothing"},
+            {"egress", "string",
+             "off: the sandbox reaches nothing; open: it reaches the internet, where the host's "
+             "egress_max is open"},
             {"egress_limits", "EgressLimits",
              "limits of its network traffic; null: the host's limits"})},
     {"Metrics", "What a sandbox uses",

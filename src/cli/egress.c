@@ -71,8 +71,9 @@ const struct cli_command command_egress = {
     .about =
 	"Shows what a sandbox may reach, and how much was refused; `panda events` names it. With\n"
 	"words behind ID, that is what it may reach from now on: nothing, the internet, or these\n"
-	"names, *.names, addresses and networks, with a port behind a colon where one is meant.",
+	"names, *.names, addresses and networks. A name is HTTPS and HTTP to that name; name:22\n"
+	"is another port of it, and name:53123/udp UDP.",
     .word = WORD_SANDBOX,
-    .examples = "  panda egress 3f2a\n  panda egress 3f2a pypi.org '*.debian.org' 10.1.2.3:5432\n",
+    .examples = "  panda egress 3f2a\n  panda egress 3f2a pypi.org '*.debian.org' github.com:22\n",
     .run = run,
 };

@@ -21,6 +21,7 @@
 #include "net/net.h"
 #include "net/net_internal.h"
 #include "net/nl.h"
+#include "net/policy.h"
 
 enum {
 	READS_PER_TURN = 16,
@@ -142,6 +143,12 @@ static void on_packet(struct net_slot *s, const struct nlmsghdr *h)
 	}
 	memcpy(&addr, ev.addr, 4);
 	ev.name = seen_name(s, ntohl(addr));
+	/* Its name may go somewhere, but not there. */
+	if (ev.why && strcmp(ev.why, "policy") == 0 && s->policy->mode == NET_LIST &&
+	    seen_listed(s, ntohl(addr))) {
+		ev.name = seen_listed(s, ntohl(addr));
+		ev.why = "port";
+	}
 	tell(s, &ev);
 	if (ev.verdict == NET_ALLOWED) {
 		s->went_out = true;

@@ -327,6 +327,25 @@ int make_adopt(int host_ns, int tap, struct make_kit *ret, uint32_t *ret_inner, 
 	return 0;
 }
 
+int make_rules(const struct make_plan *p, int ns, char why[MAKE_WHY])
+{
+	struct make_plan plan = *p;
+	struct make_own own = {0};
+	autofree char *rules = NULL;
+	int r;
+
+	look_at_own(&own);
+	plan.own = &own;
+	rules = rules_again(&plan);
+	if (!rules)
+		return fail(why, -ENOMEM, "rules");
+	if (setns(ns, CLONE_NEWNET) < 0)
+		return fail(why, -errno, "cannot enter the namespace");
+	r = make_nft(p->nft, rules, why);
+	come_back(p->host_ns);
+	return r;
+}
+
 static bool flow_of(void *arg, const struct nl_flow *f)
 {
 	return f->src == ((const struct make_plan *)arg)->inner;

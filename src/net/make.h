@@ -8,6 +8,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "net/addr.h"
+#include "net/net.h"
+
 #define TAP_NAME    "tap0"
 #define WAN_NAME    "wan0"
 #define HOST_PREFIX "pn" /* then the host's address in hex: no two can have the same name */
@@ -20,6 +23,12 @@ enum {
 	RELAY_MARK = 0x70616e64, /* on packets of our own that may leave a slot */
 	GUEST_ADDR = (int)0xac1fff02u,
 	GATEWAY_ADDR = (int)0xac1fff01u,
+};
+
+/* Networks that the operator closes. */
+struct make_closed {
+	struct addr_net net[NET_CLOSED_MAX];
+	size_t n;
 };
 
 /* Addresses of the host that are not closed anyway. For the thread that makes slots. */
@@ -36,6 +45,7 @@ struct make_plan {
 	uint32_t host, inner; /* addresses of the veth */
 	unsigned conns_max;
 	uint64_t up_kbit, down_kbit;
+	const struct make_closed *closed;
 	struct make_own *own; /* kept up to date by make_slot() */
 };
 
@@ -61,6 +71,9 @@ int make_slot(const struct make_plan *p, struct make_kit *ret, char why[MAKE_WHY
 /* From the tap of a living slot; the addresses tell its place. Takes tap on success. */
 int make_adopt(int host_ns, int tap, struct make_kit *ret, uint32_t *ret_inner, char why[MAKE_WHY]);
 
+/* A living slot gets the rules of this program, with empty sets; it waits for nft. */
+int make_rules(const struct make_plan *p, int ns, char why[MAKE_WHY]);
+
 /* Closes all; when it returns the host has no link and no connections of that slot any more. */
 void make_undo(const struct make_plan *p, struct make_kit *k);
 void make_close(struct make_kit *k); /* only closes */
@@ -80,6 +93,7 @@ struct wan {
 	const char *nft;
 	uint32_t base;
 	unsigned prefix;
+	const struct make_closed *closed;
 	char wan[16];      /* empty: none */
 	bool forward_ours; /* forwarding of wan was off before us */
 };
@@ -89,5 +103,9 @@ void wan_close(const struct wan *h); /* when no slot of any pandad is left on th
 
 /* Texts for nft; the caller frees. NULL: no memory. */
 char *rules_slot(const struct make_plan *p);
+char *rules_again(const struct make_plan *p); /* of a slot that has some */
+/* A number for them, in the set "rules" of the slot: other rules, or other closed networks, have
+ * another. */
+uint32_t rules_mark(const struct make_plan *p);
 char *rules_wan(const struct wan *h);
 extern const char rules_wan_gone[];

@@ -15,6 +15,7 @@
 #include "net/net.h"
 #include "net/net_internal.h"
 #include "net/nl.h"
+#include "net/policy.h"
 #include "net/range.h"
 #include "net/upstream.h"
 
@@ -68,6 +69,67 @@ static int open_upstream(struct net *n, const struct net_config *c, struct err *
 	return 0;
 }
 
+bool net_closed(const struct net *n, uint32_t addr)
+{
+	for (size_t i = 0; i < n->closed.n; i++)
+		if (addr >= n->closed.net[i].first && addr <= n->closed.net[i].last)
+			return true;
+	return addr_closed(addr) != NULL;
+}
+
+int net_check(const struct net *n, const struct net_policy *p, struct err *e)
+{
+	for (size_t i = 0; i < p->n_nets; i++) {
+		const struct policy_net *net = &p->nets[i];
+
+		for (size_t k = 0; k < n->closed.n; k++) {
+			const struct addr_net *c = &n->closed.net[k];
+			char first[ADDR_TEXT], closed[ADDR_TEXT];
+
+			if (net->first < c->first || net->last > c->last)
+				continue;
+			addr_text(net->first, first);
+			addr_text(c->first, closed);
+			return err_set(
+			    e, EINVAL, "bad_egress",
+			    "egress entry that begins with %s: the operator of this host "
+			    "has closed %s/%u to all sandboxes (egress_closed)",
+			    first, closed, c->prefix);
+		}
+	}
+	return 0;
+}
+
+/* What the operator alone says. */
+static int read_limits(struct net *n, const struct net_config *c, struct err *e)
+{
+	autofree char *text = strdup(c->egress_closed ? c->egress_closed : "");
+	char *save = NULL;
+
+	n->max = NET_OPEN;
+	if (c->egress_max && net_mode_parse(c->egress_max, &n->max) < 0)
+		return err_set(e, EINVAL, "bad_config",
+		               "egress_max '%.40s' is not off, list or open", c->egress_max);
+	if (!text)
+		return err_nomem(e);
+	for (char *one = strtok_r(text, " \t,", &save); one; one = strtok_r(NULL, " \t,", &save)) {
+		struct addr_net net = {.prefix = 32};
+
+		if (n->closed.n == NET_CLOSED_MAX)
+			return err_set(e, E2BIG, "bad_config", "egress_closed: at most %d networks",
+			               NET_CLOSED_MAX);
+		if (addr_parse(one, &net.first) == 0)
+			net.last = net.first;
+		else if (addr_parse_net(one, &net) < 0)
+			return err_set(e, EINVAL, "bad_config",
+			               "egress_closed '%.40s' is not an IPv4 network such as "
+			               "192.0.2.0/24, with no bits behind its prefix",
+			               one);
+		n->closed.net[n->closed.n++] = net;
+	}
+	return 0;
+}
+
 static int open_all(struct net *n, const struct net_config *c, struct err *e)
 {
 	const char *pool = c->pool ? c->pool : "10.200.0.0/16";
@@ -99,6 +161,10 @@ static int open_all(struct net *n, const struct net_config *c, struct err *e)
 	if (!n->nft || nl_batch_new(&n->batch) < 0)
 		return err_nomem(e);
 	r = net_policy_new(c->egress_deny ? NET_OFF : NET_OPEN, NULL, 0, &n->default_policy, e);
+	if (r == 0)
+		r = net_policy_new(NET_OFF, NULL, 0, &n->off, e);
+	if (r == 0)
+		r = read_limits(n, c, e);
 	if (r < 0)
 		return r;
 	n->host_ns = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
@@ -108,6 +174,7 @@ static int open_all(struct net *n, const struct net_config *c, struct err *e)
 	if (r < 0)
 		return r;
 	n->host.nft = n->nft;
+	n->host.closed = &n->closed;
 	n->host.base = range_base(n->range);
 	n->host.prefix = range_prefix(n->range);
 	if (c->wan)
@@ -132,7 +199,7 @@ int net_new(const struct net_config *c, struct net **ret, struct err *e)
 	n->loop = c->loop;
 	n->config = *c;
 	n->config.pool = n->config.wan = n->config.nft = NULL; /* the caller's */
-	n->config.resolvers = NULL;
+	n->config.resolvers = n->config.egress_max = n->config.egress_closed = NULL;
 	n->config.ready =
 	    MIN(c->ready ? c->ready : (unsigned)READY_DEFAULT, (unsigned)NET_READY_MAX);
 	n->config.open_s = c->open_s ? c->open_s : OPEN_S_DEFAULT;
@@ -169,6 +236,7 @@ void net_free(struct net *n)
 	upstream_free(n->up);
 	nl_batch_free(n->batch);
 	net_policy_unref(n->default_policy);
+	net_policy_unref(n->off);
 	if (n->host_ns >= 0)
 		close(n->host_ns);
 	free(n->nft);

@@ -41,6 +41,7 @@ enum {
 	NET_POLICY_ENTRIES_MAX = 256,
 	NET_READY_MAX = 256,
 	NET_RESOLVERS_MAX = 3,
+	NET_CLOSED_MAX = 64, /* networks that the operator closes */
 };
 
 struct net;
@@ -55,15 +56,29 @@ enum net_mode {
 	NET_LIST, /* the entries, and nothing else */
 };
 
+/* "off", "list" or "open". -EINVAL */
+int net_mode_parse(const char *word, enum net_mode *ret);
+/* Off is less than a list, a list is less than open. */
+bool net_mode_within(enum net_mode mode, enum net_mode max);
+
 /*
- * Entries of NET_LIST: name, *.name (any depth below, not the name itself), name:port, IPv4
- * address, address:port, CIDR. n = 0 is NET_OFF. Other modes take no entries. Entries are checked
+ * Entries of NET_LIST:
+ *   name              TLS to that name on port 443, HTTP to that Host on port 80, nothing else
+ *   *.name            the same for all names below it, at any depth, not for the name itself
+ *   name:port         TCP to that port; TLS there is for a name of the list, or it ends
+ *   name:port/udp     UDP to that port
+ *   IPv4 address, CIDR, address:port
+ * n = 0 is NET_OFF. Other modes take no entries. Entries are checked
  * here: "bad_egress" names the first one that cannot be, and says why. -EINVAL, -E2BIG, -ENOMEM.
  */
 int net_policy_new(enum net_mode mode, const char *const *entries, size_t n,
                    struct net_policy **ret, struct err *e);
 struct net_policy *net_policy_ref(struct net_policy *p);
 void net_policy_unref(struct net_policy *p); /* accepts NULL */
+
+/* Is there an entry in it that egress_closed closes? Such a policy holds, but the entry is of no
+ * use. "bad_egress", -EINVAL. */
+int net_check(const struct net *n, const struct net_policy *p, struct err *e);
 
 /* What went where: one per new connection, refusal, end of a connection, and refused name. */
 
@@ -83,8 +98,11 @@ struct net_event {
 	uint16_t port;   /* 0 where there is none */
 	const char
 	    *name; /* last name the guest resolved to that address, or the TLS server name; NULL */
-	const char *why; /* of a refusal, a stable word: "policy", "closed_range", "name", "sni",
-	                    "rebind", "rate", "tunnel", "odd" */
+	/* Of a refusal, a stable word: "policy" (not on the list), "port" (name is on the list, but
+	 * not with this port and protocol), "name" (asked for, and not on the list), "sni" and
+	 * "host" (not on the list, asked for in TLS and in HTTP), "http" (on port 80, and no HTTP
+	 * that can be judged), "closed_range", "rebind", "rate", "tunnel", "odd". */
+	const char *why;
 	uint64_t bytes_up, bytes_down;
 };
 
@@ -93,6 +111,10 @@ struct net_config {
 	const char *pool; /* addresses of the veths; NULL: "10.200.0.0/16". Prefix 8 to 28 */
 	unsigned ready;   /* slots to keep ready; 0: 4 */
 	bool egress_deny; /* net_take() without a policy: NET_OFF; else NET_OPEN */
+	/* The operator's, and no policy overrides them. A policy that is more than egress_max
+	 * ("off", "list", "open"; NULL: "open") is NET_OFF; egress_closed are networks and
+	 * addresses with spaces between, as closed as the private ones; NULL: none. */
+	const char *egress_max, *egress_closed;
 	/* "address" or "address:port", with spaces between; NULL: those of resolv.conf. The first
 	 * NET_RESOLVERS_MAX of them are asked. */
 	const char *resolvers;

@@ -53,6 +53,7 @@ struct net_slot {
 	/* From here on: while it is used. */
 	bool used;
 	struct net_policy *policy;
+	bool inherited; /* an earlier process set it, and resolved names that we do not know */
 	void *owner;
 	struct loop_io udp_io, tcp_io, sni_io, log_io;
 	size_t n_seen;
@@ -78,10 +79,12 @@ struct net {
 	struct wan host;
 	int host_ns;
 	struct make_own own; /* the maker's */
+	struct make_closed closed;
+	enum net_mode max;
 	struct pool *maker, *breaker;
 	struct upstream *up;
 	struct nl_batch *batch;
-	struct net_policy *default_policy;
+	struct net_policy *default_policy, *off;
 	struct net_slot *ready, *used;
 	unsigned n_ready, n_making;
 	struct net_job *jobs;
@@ -96,6 +99,9 @@ struct net {
 	unsigned sweeps; /* still to do */
 	bool host_opened;
 };
+
+/* net.c: closed to all sandboxes of this host. */
+bool net_closed(const struct net *n, uint32_t addr);
 
 /* prepare.c: slots made before a sandbox wants them, and unmade. */
 void ahead_init(struct net *n);
@@ -127,13 +133,17 @@ void names_stop(struct net_slot *s);
 
 /* The name an address was resolved from, or NULL. */
 const char *seen_name(const struct net_slot *s, uint32_t addr);
+/* One of its names for which the policy opens that TCP port now, or NULL. */
+const char *seen_allowed(const struct net_slot *s, uint32_t addr, uint16_t port);
+/* One of its names that the policy has, with whatever port, or NULL. */
+const char *seen_listed(const struct net_slot *s, uint32_t addr);
 /* Opens the address for the ports and remembers it. The caller's policy is a list. */
 int seen_add(struct net_slot *s, const char *name, const uint32_t *addrs, size_t n, uint32_t ttl_s);
 /* Puts what is still allowed into the batch; the sets were flushed in it. */
 void seen_refill(struct net_slot *s, struct nl_batch *b);
 void seen_clear(struct net_slot *s);
 
-/* relay.c: TLS connections whose server name is looked at. */
+/* relay.c: TCP connections by name; what they say is looked at. */
 int relay_listen(struct net_slot *s);
 void relay_stop(struct net_slot *s);
 void relay_recheck(struct net_slot *s); /* ends what the policy does not allow any more */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/macro.h"
 #include "net/addr.h"
 #include "net/net.h"
 
@@ -80,9 +81,10 @@ static int add_name(struct net_policy *p, const char *entry, struct err *e)
 {
 	char clean[POLICY_NAME_MAX + 1], host[POLICY_NAME_MAX + 2];
 	const char *text = entry, *colon;
+	bool below = false, udp = false;
 	struct policy_name *n;
+	char number[16] = "";
 	uint16_t port = 0;
-	bool below = false;
 	size_t len;
 
 	if (strcmp(text, "*") == 0)
@@ -93,15 +95,25 @@ static int add_name(struct net_policy *p, const char *entry, struct err *e)
 	}
 	if (strchr(text, '*'))
 		return bad(e, entry, "a star stands only in front: *.example.com");
-	if (strchr(text, '/'))
-		return bad(
-		    e, entry,
-		    "write the name alone, without https:// and path, or a network as 1.2.3.0/24");
 	colon = strchr(text, ':');
 	len = colon ? (size_t)(colon - text) : strlen(text);
+	if (colon && strlen(colon + 1) < sizeof(number)) {
+		char *slash;
+
+		memcpy(number, colon + 1, strlen(colon + 1) + 1);
+		slash = strchr(number, '/');
+		udp = slash && strcmp(slash, "/udp") == 0;
+		if (udp || (slash && strcmp(slash, "/tcp") == 0))
+			*slash = '\0';
+	}
+	if (colon ? strchr(number, '/') || strstr(colon, "//") : strchr(text, '/') != NULL)
+		return bad(
+		    e, entry,
+		    "write the name alone, without https:// and path, or a network as 1.2.3.0/24; "
+		    "UDP is name:port/udp");
 	if (colon && strchr(colon + 1, ':'))
 		return bad(e, entry, "IPv6 is off in sandboxes; list names or IPv4 addresses");
-	if (colon && addr_parse_number16(colon + 1, &port) < 0)
+	if (colon && addr_parse_number16(number, &port) < 0)
 		return bad(e, entry, "the port behind ':' must be 1 to 65535");
 	if (len >= sizeof(host))
 		return bad(e, entry, "longer than a host name can be (253)");
@@ -111,8 +123,8 @@ static int add_name(struct net_policy *p, const char *entry, struct err *e)
 	case -EINVAL:
 		return bad(
 		    e, entry,
-		    "not a host name, *.name, name:port, IPv4 address or network; names with other "
-		    "letters are written as xn--");
+		    "not a host name, *.name, name:port, name:port/udp, IPv4 address or network; "
+		    "names with other letters are written as xn--");
 	case 1:
 		if (!below)
 			return bad(e, entry, "a public name has a dot");
@@ -122,6 +134,7 @@ static int add_name(struct net_policy *p, const char *entry, struct err *e)
 	if (!n->name)
 		return err_nomem(e);
 	n->below = below;
+	n->udp = udp;
 	n->port = port;
 	p->n_names++;
 	return 0;
@@ -217,6 +230,7 @@ uint32_t policy_mark(const struct net_policy *p)
 	for (size_t i = 0; i < p->n_names; i++) {
 		h = mix(h, p->names[i].name, strlen(p->names[i].name) + 1);
 		h = mix(h, &p->names[i].below, 1);
+		h = mix(h, &p->names[i].udp, 1);
 		h = mix(h, &p->names[i].port, sizeof(p->names[i].port));
 	}
 	return (uint32_t)(h ^ h >> 32) | 1;
@@ -234,36 +248,76 @@ static bool name_matches(const struct policy_name *n, const char *name)
 	       strcmp(name + have - len, n->name) == 0;
 }
 
-size_t policy_ports(const struct net_policy *p, const char *name, uint16_t ports[POLICY_PORTS_MAX])
+static void add_port(uint16_t ports[POLICY_PORTS_MAX], size_t *n, uint16_t port)
 {
-	size_t n = 0;
+	for (size_t i = 0; i < *n; i++)
+		if (ports[i] == port)
+			return;
+	if (*n < POLICY_PORTS_MAX)
+		ports[(*n)++] = port;
+}
 
-	if (p->mode == NET_OFF)
-		return 0;
-	if (p->mode == NET_OPEN) {
-		ports[0] = 0;
-		return 1;
-	}
-	for (size_t i = 0; i < p->n_names; i++) {
-		if (!name_matches(&p->names[i], name))
+bool policy_reach(const struct net_policy *p, const char *name, struct policy_reach *ret)
+{
+	struct policy_reach r = {0};
+	bool any = p->mode == NET_OPEN;
+
+	for (size_t i = 0; p->mode == NET_LIST && i < p->n_names; i++) {
+		const struct policy_name *n = &p->names[i];
+
+		if (!name_matches(n, name))
 			continue;
-		if (p->names[i].port == 0) {
-			ports[0] = 0;
-			return 1;
-		}
-		if (n < POLICY_PORTS_MAX)
-			ports[n++] = p->names[i].port;
+		any = true;
+		if (n->port == 0)
+			r.web = true;
+		else if (n->udp)
+			add_port(r.udp, &r.n_udp, n->port);
+		else
+			add_port(r.tcp, &r.n_tcp, n->port);
 	}
-	return n;
+	*ret = r;
+	return any;
+}
+
+bool policy_resolves(const struct net_policy *p, const char *name)
+{
+	struct policy_reach r;
+
+	return policy_reach(p, name, &r);
 }
 
 bool policy_allows_name(const struct net_policy *p, const char *name, uint16_t port)
 {
+	bool web = port == POLICY_HTTP || port == POLICY_TLS;
+
 	if (p->mode != NET_LIST)
 		return p->mode == NET_OPEN;
-	for (size_t i = 0; i < p->n_names; i++)
-		if (name_matches(&p->names[i], name) &&
-		    (p->names[i].port == 0 || p->names[i].port == port))
+	for (size_t i = 0; i < p->n_names; i++) {
+		const struct policy_name *n = &p->names[i];
+
+		if (!n->udp && (n->port ? n->port == port : web) && name_matches(n, name))
 			return true;
+	}
 	return false;
+}
+
+bool net_mode_within(enum net_mode mode, enum net_mode max)
+{
+	static const int order[] = {[NET_OFF] = 0, [NET_LIST] = 1, [NET_OPEN] = 2};
+
+	return order[mode] <= order[max];
+}
+
+int net_mode_parse(const char *word, enum net_mode *ret)
+{
+	static const char *const words[] = {
+	    [NET_OFF] = "off", [NET_OPEN] = "open", [NET_LIST] = "list"};
+
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		if (strcmp(word, words[i]) == 0) {
+			*ret = (enum net_mode)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
 }

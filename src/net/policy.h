@@ -8,6 +8,8 @@
 enum {
 	POLICY_NAME_MAX = 253,
 	POLICY_PORTS_MAX = 32, /* different ports for one name */
+	POLICY_HTTP = 80,      /* the two ports that a name without a port opens */
+	POLICY_TLS = 443,
 };
 
 struct policy_net {
@@ -18,7 +20,8 @@ struct policy_net {
 struct policy_name {
 	char *name; /* lower case, no dot at the end */
 	bool below; /* *.name */
-	uint16_t port;
+	bool udp;
+	uint16_t port; /* 0: the web, which is POLICY_HTTP and POLICY_TLS; never with udp */
 };
 
 struct net_policy {
@@ -36,9 +39,15 @@ uint32_t policy_mark(const struct net_policy *p);
  * it. */
 int policy_clean_name(const char *text, char ret[POLICY_NAME_MAX + 1]);
 
-/*
- * The ports a name (clean) may be reached at: 0 when it may not be resolved at all; otherwise how
- * many, and a 0 in ports[0] means all of them.
- */
-size_t policy_ports(const struct net_policy *p, const char *name, uint16_t ports[POLICY_PORTS_MAX]);
+/* Where a name may be reached. */
+struct policy_reach {
+	bool web; /* TCP to POLICY_HTTP and POLICY_TLS */
+	size_t n_tcp, n_udp;
+	uint16_t tcp[POLICY_PORTS_MAX], udp[POLICY_PORTS_MAX];
+};
+
+/* Of a clean name. False: it may not be resolved at all. An open policy has no ports to tell. */
+bool policy_reach(const struct net_policy *p, const char *name, struct policy_reach *ret);
+bool policy_resolves(const struct net_policy *p, const char *name);
+/* Over TCP. */
 bool policy_allows_name(const struct net_policy *p, const char *name, uint16_t port);

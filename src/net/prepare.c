@@ -181,6 +181,7 @@ static int make_one(struct net *n)
 	                             .conns_max = n->config.conns_max,
 	                             .up_kbit = n->config.up_kbit,
 	                             .down_kbit = n->config.down_kbit,
+	                             .closed = &n->closed,
 	                             .own = &n->own};
 	j = job_new(n, s);
 	if (j)

@@ -1,8 +1,9 @@
 /*
- * TLS by name. With an allow-list the rules send a guest's connections to port 443 of resolved
- * addresses here. The first bytes are read until the server name in them is known; when the policy
- * allows it we connect to where the guest wanted to go, from the slot's own namespace, and carry
- * bytes. Nothing is decrypted, nothing is changed. Other policies never come here.
+ * Connections by name. With an allow-list the rules send a guest's TCP connections to the addresses
+ * of names here. What the guest says is judged before it goes out (leash.h); then we connect to
+ * where it wanted to go, from the slot's own namespace, and carry bytes. Nothing is decrypted. On a
+ * port of its own (name:22) the server may be the one that speaks first, so there we connect at
+ * once. Other policies never come here.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,14 +17,14 @@
 
 #include "base/loop.h"
 #include "base/macro.h"
+#include "net/leash.h"
 #include "net/make.h"
 #include "net/net.h"
 #include "net/net_internal.h"
 #include "net/policy.h"
-#include "net/sni.h"
 
 enum {
-	HELLO_MS = 10000, /* for a whole ClientHello */
+	HELLO_MS = 10000, /* for a whole ClientHello, or the head of the first request */
 	CONNECT_MS = 30000,
 	ACCEPTS_PER_TURN = 16,
 	CHUNK = 64 * 1024,
@@ -31,7 +32,7 @@ enum {
 };
 
 enum relay_state {
-	RELAY_HELLO,
+	RELAY_HELLO, /* nothing was said yet that could be judged */
 	RELAY_CONNECTING,
 	RELAY_OPEN,
 };
@@ -43,36 +44,58 @@ struct relay_stream {
 	bool ended; /* from has no more */
 	bool shut;  /* and to was told */
 	uint64_t bytes;
+	size_t n_first;
+	uint8_t first[LEASH_ANSWER]; /* its first bytes */
 };
 
 struct relay {
 	struct net_slot *slot;
 	struct relay *next, **prev;
 	enum relay_state state;
+	bool told; /* that it began: so its end is told, too */
 	uint32_t addr;
 	uint16_t port;
-	char name[SNI_NAME_MAX + 1];
+	struct leash leash;
 	int guest, world;
 	struct loop_io guest_io, world_io;
 	struct loop_timer late;
 	struct relay_stream up, down;
+	size_t may_go; /* of up.n, while it is not free */
 };
 
-static void event(struct relay *r, enum net_verdict verdict, const char *why)
+static void tell(struct net_slot *s, const struct sockaddr_in *to, struct net_event ev)
 {
-	struct net_event ev = {
-	    .verdict = verdict,
-	    .proto = IPPROTO_TCP,
-	    .addr = {(uint8_t)(r->addr >> 24), (uint8_t)(r->addr >> 16), (uint8_t)(r->addr >> 8),
-	             (uint8_t)r->addr},
-	    .port = r->port,
-	    .name = r->name[0] ? r->name : seen_name(r->slot, r->addr),
-	    .why = why,
-	    .bytes_up = r->up.bytes,
-	    .bytes_down = r->down.bytes,
-	};
+	memcpy(ev.addr, &to->sin_addr, sizeof(ev.addr));
+	ev.port = ntohs(to->sin_port);
+	ev.proto = IPPROTO_TCP;
+	if (!ev.name || !ev.name[0])
+		ev.name = seen_name(s, ntohl(to->sin_addr.s_addr));
+	audit_tell(s, &ev);
+}
 
-	audit_tell(r->slot, &ev);
+static struct sockaddr_in relay_to(const struct relay *r)
+{
+	return (struct sockaddr_in){.sin_family = AF_INET,
+	                            .sin_port = htons(r->port),
+	                            .sin_addr.s_addr = htonl(r->addr)};
+}
+
+static void relay_tell(struct relay *r, enum net_verdict verdict, const char *name, const char *why)
+{
+	struct sockaddr_in to = relay_to(r);
+
+	tell(r->slot, &to,
+	     (struct net_event){.verdict = verdict,
+	                        .name = name,
+	                        .why = why,
+	                        .bytes_up = r->up.bytes,
+	                        .bytes_down = r->down.bytes});
+}
+
+static void relay_allowed(struct relay *r)
+{
+	r->told = true;
+	relay_tell(r, NET_ALLOWED, r->leash.name, NULL);
 }
 
 static void reset(int fd)
@@ -88,8 +111,8 @@ static void relay_end(struct relay *r, bool abrupt)
 	struct net_slot *s = r->slot;
 	struct loop *l = s->net->loop;
 
-	if (r->state != RELAY_HELLO)
-		event(r, NET_CLOSED, NULL);
+	if (r->told)
+		relay_tell(r, NET_CLOSED, r->leash.name, NULL);
 	loop_io_del(l, &r->guest_io);
 	loop_io_del(l, &r->world_io);
 	loop_timer_clear(l, &r->late);
@@ -108,6 +131,19 @@ static void relay_end(struct relay *r, bool abrupt)
 	*r->prev = r->next;
 	s->n_relays--;
 	free(r);
+}
+
+static void relay_refuse(struct relay *r, const char *why)
+{
+	relay_tell(r, NET_REFUSED, r->leash.refused, why);
+	relay_end(r, true);
+}
+
+static void keep_first(struct relay_stream *st, const uint8_t *p, size_t n)
+{
+	n = MIN(n, sizeof(st->first) - st->n_first);
+	memcpy(st->first + st->n_first, p, n);
+	st->n_first += n;
 }
 
 /* Writes what is held, then reads and writes on. -EAGAIN: to is full. -EIO: over. 0: from has no
@@ -137,6 +173,7 @@ static int pump(struct relay_stream *st, int from, int to)
 			st->ended = true;
 			break;
 		}
+		keep_first(st, chunk, (size_t)n);
 		w = send(to, chunk, (size_t)n, MSG_NOSIGNAL);
 		if (w < 0 && errno != EAGAIN && errno != EINTR)
 			return -EIO;
@@ -160,28 +197,145 @@ static int pump(struct relay_stream *st, int from, int to)
 	return 0;
 }
 
-static uint32_t wants(const struct relay_stream *in, const struct relay_stream *out)
+/* More of what the guest says, to be judged. -EAGAIN: there is none now. */
+static int hear(struct relay *r)
 {
-	return (in->ended || in->n ? 0 : EPOLLIN) | (out->n ? EPOLLOUT : 0);
+	struct relay_stream *up = &r->up;
+	ssize_t n;
+
+	if (!up->buf && !(up->buf = malloc(LEASH_BYTES_MAX)))
+		return -EIO;
+	memmove(up->buf, up->buf + up->at, up->n);
+	up->at = 0;
+	if (up->n == LEASH_BYTES_MAX)
+		return -EAGAIN; /* an answer is due first */
+	n = recv(r->guest, up->buf + up->n, LEASH_BYTES_MAX - up->n, 0);
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR ? -EAGAIN : -EIO;
+	up->n += (size_t)n;
+	up->ended = n == 0;
+	return 0;
+}
+
+/* What may go of what is held. -EAGAIN: the server takes no more. */
+static int let_go(struct relay *r)
+{
+	struct relay_stream *up = &r->up;
+
+	while (r->may_go) {
+		ssize_t w = send(r->world, up->buf + up->at, r->may_go, MSG_NOSIGNAL);
+
+		if (w < 0)
+			return errno == EAGAIN || errno == EINTR ? -EAGAIN : -EIO;
+		up->at += (size_t)w;
+		up->n -= (size_t)w;
+		up->bytes += (size_t)w;
+		r->may_go -= (size_t)w;
+	}
+	return 0;
+}
+
+/* How much of what is held may go. -EPERM: nothing any more. */
+static int judge(struct relay *r)
+{
+	struct relay_stream *up = &r->up;
+
+	while (r->may_go < up->n && !r->leash.free) {
+		size_t rest = up->n - r->may_go;
+		bool told;
+		ssize_t n = leash_judge(&r->leash, r->slot->policy, up->buf + up->at + r->may_go,
+		                        &rest, &told);
+
+		if (n < 0)
+			return r->may_go ? 0 : -EPERM;
+		up->n = r->may_go + rest;
+		r->may_go += (size_t)n;
+		if (told)
+			relay_allowed(r);
+		if (n == 0)
+			break;
+	}
+	return 0;
+}
+
+/*
+ * From the guest to the world, judged. 0 and -EAGAIN: until something happens; -EIO: over; -EPERM:
+ * refused. Before we are connected it stops when something may go. It hears once: judging many
+ * small requests takes time, and others want a turn.
+ */
+static int pump_up(struct relay *r)
+{
+	struct relay_stream *up = &r->up;
+	bool heard = false;
+	int e = 0;
+
+	while (!r->leash.free && !up->ended) {
+		e = r->state == RELAY_OPEN ? let_go(r) : 0;
+		if (e == 0)
+			e = judge(r);
+		if (e < 0)
+			return e;
+		if (r->may_go && r->state != RELAY_OPEN)
+			return 0;
+		if (r->may_go)
+			continue;
+		if (heard)
+			break;
+		e = hear(r);
+		if (e < 0)
+			break;
+		heard = true;
+	}
+	if (r->leash.free)
+		return r->state == RELAY_OPEN ? pump(up, r->guest, r->world) : 0;
+	if (up->ended && r->state != RELAY_OPEN)
+		return -EIO; /* left without having said anything */
+	if (up->ended && !up->shut) {
+		up->n = 0; /* the beginning of something, which nobody has judged */
+		shutdown(r->world, SHUT_WR);
+		up->shut = true;
+	}
+	if (!up->n) {
+		free(up->buf); /* a connection that is only kept open takes no memory of ours */
+		up->buf = NULL;
+	}
+	return e;
+}
+
+static int relay_set(struct relay *r)
+{
+	struct loop *l = r->slot->net->loop;
+	const struct relay_stream *up = &r->up, *down = &r->down;
+	bool stuck = r->leash.free ? up->n : r->may_go;
+	bool full = stuck || (!r->leash.free && up->n == LEASH_BYTES_MAX);
+	int e;
+
+	e = loop_io_set(l, &r->guest_io,
+	                (up->ended || full ? 0 : EPOLLIN) | (down->n ? EPOLLOUT : 0));
+	if (e == 0)
+		e = loop_io_set(l, &r->world_io,
+		                (down->ended || down->n ? 0 : EPOLLIN) | (stuck ? EPOLLOUT : 0));
+	return e;
 }
 
 static void relay_pump(struct relay *r)
 {
-	struct loop *l = r->slot->net->loop;
-	int up = pump(&r->up, r->guest, r->world), down = 0;
+	struct leash *l = &r->leash;
+	int up = pump_up(r), down = 0;
 
-	if (up != -EIO)
+	if (up != -EIO && up != -EPERM)
 		down = pump(&r->down, r->world, r->guest);
-	if (up == -EIO || down == -EIO) {
+	if (l->http == LEASH_SWITCHING && r->down.n_first == LEASH_ANSWER && up != -EIO) {
+		leash_answer(l, r->down.first);
+		up = pump_up(r);
+	}
+	if (up == -EPERM)
+		relay_refuse(r, l->why);
+	else if (up == -EIO || down == -EIO)
 		relay_end(r, true);
-		return;
-	}
-	if (r->up.shut && r->down.shut) {
+	else if (r->down.shut && (r->up.shut || l->http == LEASH_SWITCHING))
 		relay_end(r, false);
-		return;
-	}
-	if (loop_io_set(l, &r->guest_io, wants(&r->up, &r->down)) < 0 ||
-	    loop_io_set(l, &r->world_io, wants(&r->down, &r->up)) < 0)
+	else if (relay_set(r) < 0)
 		relay_end(r, true);
 }
 
@@ -209,12 +363,11 @@ static void on_world(void *arg, uint32_t events)
 
 static int connect_out(struct relay *r)
 {
-	struct sockaddr_in sin = {.sin_family = AF_INET,
-	                          .sin_port = htons(r->port),
-	                          .sin_addr.s_addr = htonl(r->addr)};
+	struct sockaddr_in to = relay_to(r);
 	struct net *n = r->slot->net;
 	int mark = RELAY_MARK, on = 1, e;
 
+	r->state = RELAY_CONNECTING;
 	e = make_socket(n->host_ns, r->slot->kit.ns, SOCK_STREAM, &r->world);
 	if (e < 0)
 		return e;
@@ -222,7 +375,7 @@ static int connect_out(struct relay *r)
 	setsockopt(r->guest, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	if (setsockopt(r->world, SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) < 0)
 		return -errno;
-	if (connect(r->world, (struct sockaddr *)&sin, sizeof(sin)) < 0 && errno != EINPROGRESS)
+	if (connect(r->world, (struct sockaddr *)&to, sizeof(to)) < 0 && errno != EINPROGRESS)
 		return -errno;
 	e = loop_io_set(n->loop, &r->guest_io, 0); /* until there is somewhere to put it */
 	if (e == 0)
@@ -232,50 +385,25 @@ static int connect_out(struct relay *r)
 	return e;
 }
 
-static void on_hello(struct relay *r)
-{
-	char name[SNI_NAME_MAX + 1], clean[POLICY_NAME_MAX + 1];
-	int e;
-
-	while (r->up.n < SNI_BYTES_MAX) {
-		ssize_t n = recv(r->guest, r->up.buf + r->up.n, SNI_BYTES_MAX - r->up.n, 0);
-
-		if (n < 0 && (errno == EAGAIN || errno == EINTR))
-			break;
-		if (n <= 0) {
-			relay_end(r, true); /* left without having said anything */
-			return;
-		}
-		r->up.n += (size_t)n;
-	}
-	e = sni_parse(r->up.buf, r->up.n, name);
-	if (e == -EAGAIN)
-		return;
-	if (e == 0 && policy_clean_name(name, clean) > 0) {
-		memcpy(r->name, clean, sizeof(r->name));
-		if (policy_allows_name(r->slot->policy, clean, r->port)) {
-			/* Told before a server answers, as the kernel tells it of the others. */
-			r->state = RELAY_CONNECTING;
-			event(r, NET_ALLOWED, NULL);
-			if (connect_out(r) < 0)
-				relay_end(r, true);
-			return;
-		}
-	}
-	event(r, NET_REFUSED, "sni");
-	relay_end(r, true);
-}
-
 static void on_guest(void *arg, uint32_t events)
 {
 	struct relay *r = arg;
+	int e;
 
-	if (events & EPOLLERR || (r->state == RELAY_CONNECTING && events & EPOLLHUP))
+	if (events & EPOLLERR || (r->state == RELAY_CONNECTING && events & EPOLLHUP)) {
 		relay_end(r, true);
-	else if (r->state == RELAY_HELLO)
-		on_hello(r);
-	else if (r->state == RELAY_OPEN)
-		relay_pump(r);
+		return;
+	}
+	if (r->state != RELAY_HELLO) {
+		if (r->state == RELAY_OPEN)
+			relay_pump(r);
+		return;
+	}
+	e = pump_up(r);
+	if (e == -EPERM)
+		relay_refuse(r, r->leash.why);
+	else if (e == -EIO || (r->may_go && connect_out(r) < 0))
+		relay_end(r, true);
 }
 
 static void on_late(void *arg)
@@ -283,33 +411,53 @@ static void on_late(void *arg)
 	struct relay *r = arg;
 
 	if (r->state == RELAY_HELLO)
-		event(r, NET_REFUSED, "sni");
-	relay_end(r, true);
+		relay_refuse(r, r->port == POLICY_HTTP ? "http" : "sni");
+	else
+		relay_end(r, true);
 }
 
-static int relay_new(struct net_slot *s, int fd)
+/*
+ * A port of its own: what is no TLS there is judged by address and port. The kernel let it come
+ * here for the name that led to the address. We know it, unless it was an earlier process that
+ * answered; then the policy is still that one's, or the kernel had forgotten the address.
+ */
+static int relay_by_address(struct relay *r)
+{
+	const char *name = seen_allowed(r->slot, r->addr, r->port);
+
+	if (!name && !r->slot->inherited)
+		return -ENOENT;
+	if (name)
+		memcpy(r->leash.name, name, strlen(name) + 1);
+	relay_allowed(r);
+	return connect_out(r);
+}
+
+/* Takes fd, whatever happens. */
+static void relay_new(struct net_slot *s, int fd)
 {
 	struct sockaddr_in to;
 	socklen_t sl = sizeof(to);
-	struct relay *r;
+	struct relay *r = NULL;
+	int e;
 
-	if (s->n_relays >= RELAYS_MAX)
-		return -EAGAIN;
 	/* What was redirected has a place it wanted to go; a connection that came here directly has
 	 * none. */
-	if (getsockopt(fd, SOL_IP, SO_ORIGINAL_DST, &to, &sl) < 0)
-		return -errno;
-	r = calloc(1, sizeof(*r));
-	if (!r)
-		return -ENOMEM;
-	r->up.buf = malloc(SNI_BYTES_MAX);
-	if (!r->up.buf) {
-		free(r);
-		return -ENOMEM;
+	if (getsockopt(fd, SOL_IP, SO_ORIGINAL_DST, &to, &sl) == 0) {
+		if (s->n_relays < RELAYS_MAX)
+			r = calloc(1, sizeof(*r));
+		else
+			tell(s, &to, (struct net_event){.verdict = NET_REFUSED, .why = "rate"});
+	}
+	if (!r) {
+		reset(fd);
+		close(fd);
+		return;
 	}
 	r->slot = s;
 	r->addr = ntohl(to.sin_addr.s_addr);
 	r->port = ntohs(to.sin_port);
+	leash_init(&r->leash, r->port);
 	r->guest = fd;
 	r->world = -1;
 	r->guest_io = (struct loop_io){.fn = on_guest, .arg = r};
@@ -321,10 +469,15 @@ static int relay_new(struct net_slot *s, int fd)
 		r->next->prev = &r->next;
 	s->relays = r;
 	s->n_relays++;
-	if (loop_io_add(s->net->loop, &r->guest_io, fd, EPOLLIN) < 0 ||
-	    loop_timer_set(s->net->loop, &r->late, loop_now_ms(s->net->loop) + HELLO_MS) < 0)
+	e = loop_io_add(s->net->loop, &r->guest_io, fd, EPOLLIN);
+	if (e == 0 && r->port != POLICY_HTTP && r->port != POLICY_TLS)
+		e = relay_by_address(r);
+	else if (e == 0)
+		e = loop_timer_set(s->net->loop, &r->late, loop_now_ms(s->net->loop) + HELLO_MS);
+	if (e == -ENOENT)
+		relay_refuse(r, "policy");
+	else if (e < 0)
 		relay_end(r, true);
-	return 0;
 }
 
 static void on_accept(void *arg, uint32_t events)
@@ -336,10 +489,7 @@ static void on_accept(void *arg, uint32_t events)
 
 		if (fd < 0)
 			return;
-		if (relay_new(s, fd) < 0) {
-			reset(fd);
-			close(fd);
-		}
+		relay_new(s, fd);
 	}
 }
 
@@ -362,7 +512,7 @@ void relay_recheck(struct net_slot *s)
 
 	for (r = s->relays; r; r = next) {
 		next = r->next;
-		if (r->state != RELAY_HELLO && !policy_allows_name(s->policy, r->name, r->port))
+		if (r->state != RELAY_HELLO && !leash_holds(&r->leash, s->policy))
 			relay_end(r, true);
 	}
 }

@@ -11,7 +11,7 @@
 
 enum {
 	/* For all ports of one address, and for what follows in the transaction. */
-	REFILL_ROOM = POLICY_PORTS_MAX * 128 + 8192,
+	REFILL_ROOM = 2 * POLICY_PORTS_MAX * 128 + 8192,
 };
 
 /* name NULL: any of that address, the one that lives longest. */
@@ -37,6 +37,28 @@ const char *seen_name(const struct net_slot *s, uint32_t addr)
 	return e ? e->name : NULL;
 }
 
+const char *seen_allowed(const struct net_slot *s, uint32_t addr, uint16_t port)
+{
+	uint64_t now = loop_now_ms(s->net->loop);
+
+	for (size_t i = 0; i < s->n_seen; i++) {
+		const struct seen *e = &s->seen[i];
+
+		if (e->addr == addr && e->until_ms > now &&
+		    policy_allows_name(s->policy, e->name, port))
+			return e->name;
+	}
+	return NULL;
+}
+
+const char *seen_listed(const struct net_slot *s, uint32_t addr)
+{
+	for (size_t i = 0; i < s->n_seen; i++)
+		if (s->seen[i].addr == addr && policy_resolves(s->policy, s->seen[i].name))
+			return s->seen[i].name;
+	return NULL;
+}
+
 /* A free place: of one that has ended, else of the one that ends first. */
 static struct seen *place(struct net_slot *s, uint64_t now)
 {
@@ -58,20 +80,26 @@ static struct seen *place(struct net_slot *s, uint64_t now)
 	return first;
 }
 
-static void put(struct nl_batch *b, uint32_t addr, const uint16_t *ports, size_t n, bool renew,
-                uint64_t ms)
+static void put_ports(struct nl_batch *b, const char *set, uint32_t addr, const uint16_t *ports,
+                      size_t n, bool renew, uint64_t ms)
 {
 	for (size_t i = 0; i < n; i++) {
-		if (ports[i] == 0) {
-			if (renew)
-				nl_del_addr(b, "names", addr);
-			nl_add_addr(b, "names", addr, ms);
-		} else {
-			if (renew)
-				nl_del_addr_port(b, "names_port", addr, ports[i]);
-			nl_add_addr_port(b, "names_port", addr, ports[i], ms);
-		}
+		if (renew)
+			nl_del_addr_port(b, set, addr, ports[i]);
+		nl_add_addr_port(b, set, addr, ports[i], ms);
 	}
+}
+
+static void put(struct nl_batch *b, uint32_t addr, const struct policy_reach *to, bool renew,
+                uint64_t ms)
+{
+	if (to->web) {
+		if (renew)
+			nl_del_addr(b, "names", addr);
+		nl_add_addr(b, "names", addr, ms);
+	}
+	put_ports(b, "names_port", addr, to->tcp, to->n_tcp, renew, ms);
+	put_ports(b, "names_udp", addr, to->udp, to->n_udp, renew, ms);
 }
 
 /*
@@ -82,15 +110,15 @@ static void put(struct nl_batch *b, uint32_t addr, const uint16_t *ports, size_t
 static int open_addrs(struct net_slot *s, const char *name, const uint32_t *addrs, size_t n,
                       uint64_t ms, bool renew)
 {
-	uint16_t ports[POLICY_PORTS_MAX];
-	size_t n_ports = policy_ports(s->policy, name, ports);
 	uint64_t now = loop_now_ms(s->net->loop);
+	struct policy_reach to;
 
+	policy_reach(s->policy, name, &to);
 	for (size_t i = 0; i < n; i++) {
 		struct seen *e = find(s, addrs[i], NULL);
 		bool there = e && e->until_ms > now;
 
-		put(s->net->batch, addrs[i], ports, n_ports, renew && there, ms);
+		put(s->net->batch, addrs[i], &to, renew && there, ms);
 	}
 	return nl_commit(s->net->batch, s->kit.nf);
 }
@@ -142,16 +170,16 @@ void seen_refill(struct net_slot *s, struct nl_batch *b)
 	 * that is told with the name. */
 	for (size_t i = 0; i < s->n_seen; i++) {
 		struct seen *e = &s->seen[i];
-		uint16_t ports[POLICY_PORTS_MAX];
-		size_t n = policy_ports(s->policy, e->name, ports);
+		struct policy_reach to;
 
+		policy_reach(s->policy, e->name, &to);
 		/* A connection may be older than the answer it began with: it gets a moment to show
 		 * itself. */
 		e->until_ms = MAX(e->until_ms, now + grace_ms(s));
 		/* One transaction has an end. What does not fit is shut until it is asked for
 		 * again. */
 		if (s->policy->mode == NET_LIST && nl_batch_room(b) > REFILL_ROOM)
-			put(b, e->addr, ports, n, false, e->until_ms - now);
+			put(b, e->addr, &to, false, e->until_ms - now);
 	}
 }
 

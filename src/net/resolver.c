@@ -14,7 +14,6 @@
 #include "base/bucket.h"
 #include "base/loop.h"
 #include "base/macro.h"
-#include "net/addr.h"
 #include "net/dns.h"
 #include "net/make.h"
 #include "net/net.h"
@@ -127,7 +126,7 @@ static void reply_addrs(const struct asker *to, const struct dns_question *q,
 	size_t n = 0;
 
 	for (size_t i = 0; i < a.n_addrs; i++) {
-		if (addr_closed(a.addrs[i]))
+		if (net_closed(to->slot->net, a.addrs[i]))
 			closed = a.addrs[i];
 		else
 			a.addrs[n++] = a.addrs[i];
@@ -171,11 +170,9 @@ static void reply_other(const struct asker *to, const struct dns_question *q,
 static void reply_found(const struct asker *to, const struct dns_question *q,
                         const struct upstream_found *f)
 {
-	uint16_t ports[POLICY_PORTS_MAX];
-
 	if (!f->answer)
 		reply_rcode(to, q, DNS_SERVFAIL);
-	else if (!policy_ports(to->slot->policy, q->name, ports))
+	else if (!policy_resolves(to->slot->policy, q->name))
 		refuse(to, q, "name"); /* the policy changed meanwhile */
 	else if (q->type == DNS_A)
 		reply_addrs(to, q, f);
@@ -215,7 +212,7 @@ static bool is_local(const char *name)
 }
 
 /* 4.3.2.1.in-addr.arpa of a closed address: whose name that is, is no guest's business. */
-static bool is_closed_ptr(const char *name)
+static bool is_closed_ptr(const struct net *net, const char *name)
 {
 	unsigned a, b, c, d;
 	int end = 0;
@@ -227,7 +224,7 @@ static bool is_closed_ptr(const char *name)
 	if (sscanf(name, "%3u.%3u.%3u.%3u.in-addr.arpa%n", &d, &c, &b, &a, &end) != 4 ||
 	    end != (int)strlen(name) || (a | b | c | d) > 255)
 		return true;
-	return addr_closed(a << 24 | b << 16 | c << 8 | d) != NULL;
+	return net_closed(net, a << 24 | b << 16 | c << 8 | d);
 }
 
 /* Bits a question carries outside; what is asked often costs nothing, it is in the cache. */
@@ -285,7 +282,6 @@ static void look_up(const struct asker *to, const struct dns_question *q)
 static void judge(const struct asker *to, const struct dns_question *q)
 {
 	struct net_slot *s = to->slot;
-	uint16_t ports[POLICY_PORTS_MAX];
 	unsigned per_s = s->net->config.names_per_s;
 
 	s->count_names++;
@@ -294,11 +290,11 @@ static void judge(const struct asker *to, const struct dns_question *q)
 		refuse(to, q, "rate");
 		return;
 	}
-	if (q->class != 1 || !policy_ports(s->policy, q->name, ports)) {
+	if (q->class != 1 || !policy_resolves(s->policy, q->name)) {
 		refuse(to, q, "name");
 		return;
 	}
-	if (is_local(q->name) || is_closed_ptr(q->name)) {
+	if (is_local(q->name) || is_closed_ptr(s->net, q->name)) {
 		reply_rcode(to, q, DNS_NXDOMAIN);
 		return;
 	}

@@ -7,9 +7,12 @@
 #include "net/make.h"
 
 /*
- * The rules of a slot never change while it lives: a policy is what is in the four sets.
+ * The rules of a slot never change under one program: a policy is what is in five sets.
  *   nets, nets_port    from the policy: addresses and networks; all of IPv4 when it is open
- *   names, names_port  put there by the resolver, for as long as the answer is good
+ *   names              put there by the resolver, for as long as the answer is good: ports 80 and
+ *                      443 of these addresses lead to the relay, which looks at names
+ *   names_port         the same for a TCP port of its own
+ *   names_udp          UDP that the policy names
  * A packet that belongs to a connection costs one lookup of its state; all else is for the first
  * one.
  */
@@ -39,11 +42,13 @@ static const char SLOT[] =
     "	counter up { }\n"
     "	counter down { }\n"
     "	counter refused { }\n"
-    "	set closed { type ipv4_addr; flags interval; elements = { %s } }\n"
+    "	set closed { type ipv4_addr; flags interval; auto-merge; elements = { %s } }\n"
+    "	set rules { type mark; elements = { %u } }\n"
     "	set nets { type ipv4_addr; flags interval; }\n"
     "	set nets_port { type ipv4_addr . inet_service; }\n"
     "	set names { type ipv4_addr; size 8192; flags timeout; }\n"
     "	set names_port { type ipv4_addr . inet_service; size 8192; flags timeout; }\n"
+    "	set names_udp { type ipv4_addr . inet_service; size 8192; flags timeout; }\n"
     /* The number of the policy: connections carry that of the one they were last judged by. */
     "	set gen { type mark; elements = { 1 } }\n"
     "	map now { type inet_proto : mark; elements = { tcp : 1, udp : 1, icmp : 1 } }\n"
@@ -60,10 +65,10 @@ static const char SLOT[] =
     "	chain pre {\n"
     "		type nat hook prerouting priority dstnat; policy accept;\n"
     "		iifname != \"" TAP_NAME "\" accept\n"
-    "		tcp dport != 443 accept\n"
+    "		tcp dport { 53, 853 } accept\n"
     "		ip daddr @nets accept\n"
     "		ip daddr . tcp dport @nets_port accept\n"
-    "		meta l4proto tcp ip daddr @names redirect to :8443\n"
+    "		tcp dport { 80, 443 } ip daddr @names redirect to :8443\n"
     "		meta l4proto tcp ip daddr . tcp dport @names_port redirect to :8443\n"
     "	}\n"
     "	chain post {\n"
@@ -86,9 +91,7 @@ static const char SLOT[] =
     "		ct original ip daddr @nets goto in_again\n"
     "		meta l4proto { tcp, udp } ct original ip daddr . ct original proto-dst @nets_port"
     " goto in_again\n"
-    "		meta l4proto { tcp, udp } ct original proto-dst 443 drop\n"
-    "		ct original ip daddr @names goto in_again\n"
-    "		meta l4proto { tcp, udp } ct original ip daddr . ct original proto-dst @names_port"
+    "		meta l4proto udp ct original ip daddr . ct original proto-dst @names_udp"
     " goto in_again\n"
     "	}\n"
     "	chain in_again {\n"
@@ -115,12 +118,10 @@ static const char SLOT[] =
     "		ip daddr @nets goto allow\n"
     "		meta l4proto { tcp, udp } ip daddr . th dport @nets_port goto allow\n"
     /*
-     * The name in a QUIC hello cannot be seen; without it clients take TCP. What is TCP here began
-     * under another policy, and the relay has not looked at its name: new ones go to the relay.
+     * What is TCP by name here began under another policy, and the relay has not looked at it: new
+     * connections go to the relay.
      */
-    "		meta l4proto { tcp, udp } th dport 443 goto refuse\n"
-    "		ip daddr @names goto allow\n"
-    "		meta l4proto { tcp, udp } ip daddr . th dport @names_port goto allow\n"
+    "		ip daddr . udp dport @names_udp goto allow\n"
     "		goto refuse\n"
     "	}\n"
     "	chain allow {\n"
@@ -185,7 +186,7 @@ static const char HOST[] =
     "table inet panda_net\n"
     "delete table inet panda_net\n"
     "table inet panda_net {\n"
-    "	set closed { type ipv4_addr; flags interval; elements = { %s } }\n"
+    "	set closed { type ipv4_addr; flags interval; auto-merge; elements = { %s } }\n"
     "	chain forward {\n"
     "		type filter hook forward priority -10; policy accept;\n"
     /* The way out may carry less than the 1500 a guest believes in. */
@@ -229,9 +230,11 @@ static char *format(const char *fmt, ...)
 	return n < 0 ? NULL : text;
 }
 
+static const struct make_closed NONE;
+
 /* And the addresses the host has itself: its own fence would drop what goes there, but here it is
  * refused and told. */
-static char *closed_list(const struct make_own *own)
+static char *closed_list(const struct make_closed *closed, const struct make_own *own)
 {
 	char *list = strdup("");
 
@@ -239,6 +242,13 @@ static char *closed_list(const struct make_own *own)
 		autofree char *old = list;
 
 		list = format("%s%s%s", old, i ? ", " : "", addr_closed_ranges[i].net);
+	}
+	for (size_t i = 0; i < closed->n && list; i++) {
+		autofree char *old = list;
+		char text[ADDR_TEXT];
+
+		addr_text(closed->net[i].first, text);
+		list = format("%s, %s/%u", old, text, closed->net[i].prefix);
 	}
 	for (size_t i = 0; own && i < own->n && list; i++) {
 		autofree char *old = list;
@@ -250,20 +260,51 @@ static char *closed_list(const struct make_own *own)
 	return list;
 }
 
+static uint32_t mix(uint32_t h, const void *bytes, size_t n)
+{
+	for (const uint8_t *p = bytes; n--; p++)
+		h = (h ^ *p) * 16777619u; /* FNV-1a */
+	return h;
+}
+
+uint32_t rules_mark(const struct make_plan *p)
+{
+	const struct make_closed *c = p->closed ? p->closed : &NONE;
+	uint32_t h = mix(2166136261u, SLOT, sizeof(SLOT));
+
+	for (size_t i = 0; i < addr_n_closed_ranges; i++)
+		h = mix(h, addr_closed_ranges[i].net, strlen(addr_closed_ranges[i].net) + 1);
+	for (size_t i = 0; i < c->n; i++) {
+		h = mix(h, &c->net[i].first, sizeof(c->net[i].first));
+		h = mix(h, &c->net[i].last, sizeof(c->net[i].last));
+	}
+	return h | 1;
+}
+
 char *rules_slot(const struct make_plan *p)
 {
-	autofree char *closed = closed_list(p->own);
+	autofree char *closed = closed_list(p->closed ? p->closed : &NONE, p->own);
 	char inner[ADDR_TEXT];
 
 	if (!closed)
 		return NULL;
 	addr_text(p->inner, inner);
-	return format(SLOT, closed, inner, p->conns_max, p->conns_max);
+	return format(SLOT, closed, rules_mark(p), inner, p->conns_max, p->conns_max);
+}
+
+char *rules_again(const struct make_plan *p)
+{
+	autofree char *rules = rules_slot(p);
+
+	return rules ? format("table netdev panda\ndelete table netdev panda\n"
+	                      "table ip panda\ndelete table ip panda\n%s",
+	                      rules)
+	             : NULL;
 }
 
 char *rules_wan(const struct wan *h)
 {
-	autofree char *closed = closed_list(NULL);
+	autofree char *closed = closed_list(h->closed ? h->closed : &NONE, NULL);
 	char base[ADDR_TEXT];
 
 	if (!closed)

@@ -66,18 +66,24 @@ enum set_how {
 	SET_SAME,
 };
 
+/* What connections were judged by: the policy, and the rules around it. Odd. */
+static uint32_t slot_mark(const struct net_slot *s)
+{
+	return (policy_mark(s->policy) ^ rules_mark(&s->plan)) | 1;
+}
+
 static int apply(struct net_slot *s, enum set_how how)
 {
-	static const char *const sets[] = {"nets", "nets_port", "gen",
-	                                   "now",  "names",     "names_port"};
+	static const char *const sets[] = {"nets",  "nets_port",  "gen",      "now",
+	                                   "names", "names_port", "names_udp"};
 	static const uint8_t protos[] = {IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMP};
 	const struct net_policy *p = s->policy;
-	uint32_t mark = policy_mark(p);
+	uint32_t mark = slot_mark(s);
 	struct nl_batch *b = s->net->batch;
 	struct policy_net merged[NET_POLICY_ENTRIES_MAX];
 	size_t n = 0;
 
-	for (size_t i = 0; i < (how == SET_NEW ? 6 : 4); i++)
+	for (size_t i = 0; i < (how == SET_NEW ? ARRAY_LEN(sets) : 4); i++)
 		if (how != SET_FRESH || i >= 2)
 			nl_flush_set(b, sets[i]);
 	if (p->mode == NET_OPEN)
@@ -113,6 +119,14 @@ static int apply(struct net_slot *s, enum set_how how)
 	return nl_commit(b, s->kit.nf);
 }
 
+/* NULL: the host's. One that is more than the operator lets be is nothing. */
+static struct net_policy *policy_within(struct net *n, struct net_policy *p)
+{
+	if (!p)
+		p = n->default_policy;
+	return net_mode_within(p->mode, n->max) ? p : n->off;
+}
+
 static int slot_begin(struct net_slot *s, struct net_policy *p, void *owner, bool adopted)
 {
 	enum set_how how = SET_FRESH;
@@ -120,11 +134,12 @@ static int slot_begin(struct net_slot *s, struct net_policy *p, void *owner, boo
 	int r;
 
 	s->owner = owner;
-	s->policy = net_policy_ref(p ? p : s->net->default_policy);
+	s->policy = net_policy_ref(policy_within(s->net, p));
 	if (adopted) {
 		r = nl_get_mark(s->kit.nf, "gen", &mark);
-		how = r == 0 && mark == policy_mark(s->policy) ? SET_SAME : SET_NEW;
+		how = r == 0 && mark == slot_mark(s) ? SET_SAME : SET_NEW;
 	}
+	s->inherited = how == SET_SAME;
 	r = apply(s, how);
 	if (r == 0)
 		r = names_listen(s);
@@ -172,6 +187,21 @@ int net_take(struct net *n, struct net_policy *p, void *owner, struct net_slot *
 	return 0;
 }
 
+/*
+ * The slot was made by another program, or closed networks have changed since: it gets our rules,
+ * which takes some ms. Its sets are empty then: names must be asked for again.
+ */
+static int rules_renew(struct net_slot *s, char why[MAKE_WHY])
+{
+	struct make_plan p = s->plan;
+	uint32_t mark;
+
+	if (nl_get_mark(s->kit.nf, "rules", &mark) == 0 && mark == rules_mark(&p))
+		return 0;
+	p.conns_max = s->net->config.conns_max;
+	return make_rules(&p, s->kit.ns, why);
+}
+
 int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct net_slot **ret,
               struct err *e)
 {
@@ -205,7 +235,16 @@ int net_adopt(struct net *n, int tap, struct net_policy *p, void *owner, struct 
 	                             .inner = inner,
 	                             /* As an earlier program left it. */
 	                             .conns_max = 0,
-	                             .up_kbit = UINT64_MAX};
+	                             .up_kbit = UINT64_MAX,
+	                             .closed = &n->closed};
+	r = rules_renew(s, why);
+	if (r < 0) {
+		s->kit.tap = -1;
+		make_close(&s->kit);
+		range_put(n->range, s->place);
+		free(s);
+		return err_set(e, -r, "net_failed", "cannot set the rules of the network: %s", why);
+	}
 	r = slot_begin(s, p, owner, true);
 	if (r < 0) {
 		s->kit.tap = -1;
@@ -224,7 +263,8 @@ int net_set_policy(struct net_slot *s, struct net_policy *p, struct err *e)
 	struct net_policy *old = s->policy;
 	int r;
 
-	s->policy = net_policy_ref(p ? p : s->net->default_policy);
+	s->policy = net_policy_ref(policy_within(s->net, p));
+	s->inherited = false;
 	net_policy_unref(old);
 	r = apply(s, SET_NEW);
 	if (r == 0) {

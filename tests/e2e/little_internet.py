@@ -108,6 +108,7 @@ class Server:
         self.role = role
         self.marks = []
         self.asked = []
+        self.heard = []  # the hosts that requests were for
         self.names = {}
 
     def run(self):
@@ -115,6 +116,8 @@ class Server:
             for port in (80, 8080, 9000, 853):
                 self.tcp(port)
             self.tls(443)
+            self.tls(8443)
+            self.greet(2222)
             self.udp(9999)
             self.udp(443)
             self.dns()
@@ -132,11 +135,14 @@ class Server:
                 print(json.dumps(self.marks), flush=True)
             elif word[0] == "asked":
                 print(json.dumps(self.asked), flush=True)
+            elif word[0] == "heard":
+                print(json.dumps(self.heard), flush=True)
             elif word[0] == "authority":
                 print(json.dumps(self.authority), flush=True)
             elif word[0] == "clear":
                 self.marks.clear()
                 self.asked.clear()
+                self.heard.clear()
                 print("{}", flush=True)
 
     def thread(self, fn, *args):
@@ -151,31 +157,68 @@ class Server:
         return s
 
     def tcp(self, port):
-        """HTTP, just enough; `GET /hold` keeps the connection and repeats what comes."""
+        """HTTP, one request after another; `GET /hold` keeps the connection and repeats what comes, as a WebSocket does."""
         s = self.listen(port, socket.SOCK_STREAM)
 
         def talk(c):
+            stream = c.makefile("rb")
             try:
                 c.settimeout(60)
-                head = c.recv(4096)
-                if b"/hold" in head:
-                    c.sendall(b"held")
-                    while True:
-                        got = c.recv(65536)
-                        if not got:
-                            return
-                        c.sendall(got)
-                if b"/big" in head:
-                    c.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 50000000\r\n\r\n")
-                    for _ in range(50):
-                        c.sendall(bytes(1000000))
-                    return
-                body = f"{self.role} {c.getsockname()[0]}:{port}".encode()
-                c.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            except OSError:
+                while self.answer(c, stream, port):
+                    pass
+            except (OSError, ValueError):
                 pass
             finally:
+                stream.close()
                 c.close()
+
+        def run():
+            while True:
+                c, _ = s.accept()
+                self.thread(talk, c)
+        self.thread(run)
+
+    def answer(self, c, stream, port):
+        """One request; False when the connection is done."""
+        head = stream.readline(65536)
+        if not head:
+            return False
+        while (line := stream.readline(65536)) not in (b"\r\n", b"\n", b""):
+            head += line
+        fields = [line.split(b":", 1) for line in head.split(b"\r\n")[1:] if b":" in line]
+        values = {k.strip().lower(): v.strip().decode("latin1") for k, v in fields}
+        self.heard += [v.strip().decode("latin1") for k, v in fields if k.strip().lower() == b"host"]
+        body = 0
+        if values.get(b"transfer-encoding") == "chunked":
+            while (n := int(stream.readline(100).strip() or b"0", 16)):
+                body += len(stream.read(n + 2)) - 2
+            stream.readline(100)
+        elif b"content-length" in values:
+            body = len(stream.read(int(values[b"content-length"])))
+        if b"/hold" in head or (values.get(b"upgrade", "").lower() == "websocket" and b"/no" not in head):
+            c.sendall(b"held" if b"/hold" in head else b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+            while (got := stream.read1(65536)):
+                c.sendall(got)
+            return False
+        if b"/big" in head:
+            c.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 50000000\r\n\r\n")
+            for _ in range(50):
+                c.sendall(bytes(1000000))
+            return False
+        text = f"{self.role} {c.getsockname()[0]}:{port}{f' {body} bytes' if body else ''}".encode()
+        old = b"HTTP/1.1" not in head
+        c.sendall(b"HTTP/1.%d 200 OK\r\nContent-Length: %d\r\n\r\n" % (0 if old else 1, len(text)) + text)
+        return not old and values.get(b"connection", "").lower() != "close"
+
+    def greet(self, port):
+        """Speaks first, as SSH does; then repeats what comes."""
+        s = self.listen(port, socket.SOCK_STREAM)
+
+        def talk(c):
+            with c:
+                c.sendall(b"hello, who is it?")
+                while (got := c.recv(4096)):
+                    c.sendall(got)
 
         def run():
             while True:
@@ -333,12 +376,40 @@ class Attempts:
             return "silence"
         return "no"
 
-    def tcp(self, addr, port, wait=10):
+    def tcp(self, addr, port, host=None, wait=10):
         try:
             with socket.create_connection((addr, port), wait) as s:
-                s.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                s.sendall(b"GET / HTTP/1.0\r\n" + (f"Host: {host}\r\n" if host else "").encode() + b"\r\n")
                 return s.recv(4096).decode().split("\r\n\r\n")[1] if s else ""
         except (OSError, IndexError) as e:
+            return self.sort(e)
+
+    def say(self, addr, port, *parts, answers=0, end=":80", wait=10):
+        """Says the parts, each after an answer to the one before; all that came, to the end or to so many answers of HTTP, the last with this end."""
+        got = b""
+        try:
+            with socket.create_connection((addr, port), wait) as s:
+                for i, part in enumerate(parts):
+                    s.sendall(part.encode("latin1"))
+                    if i < len(parts) - 1:
+                        got += s.recv(65536)
+                while not answers or got.count(b"HTTP/1.1 ") < answers or not got.endswith(end.encode()):
+                    part = s.recv(65536)
+                    if not part:
+                        break
+                    got += part
+        except OSError as e:
+            got += b" " + self.sort(e).encode()
+        return got.decode("latin1")
+
+    def greeted(self, addr, port, text, wait=10):
+        """What a server says that speaks first; then text, and its answer."""
+        try:
+            with socket.create_connection((addr, port), wait) as s:
+                got = s.recv(100)
+                s.sendall(text.encode("latin1"))
+                return (got + b"|" + s.recv(100)).decode("latin1")
+        except OSError as e:
             return self.sort(e)
 
     def udp(self, addr, port, wait=1.0):
@@ -605,10 +676,10 @@ class Attempts:
         for i in range(count):
             s.sendto(dns.message.make_query(pattern.format(i=i), "A").to_wire(), ("172.31.255.1", 53))
 
-    def fetch(self, addr, port, limit_s=8):
+    def fetch(self, addr, port, limit_s=8, host=None):
         """Downloads /big for so long: bytes per second."""
         with socket.create_connection((addr, port), 3) as s:
-            s.sendall(b"GET /big HTTP/1.0\r\n\r\n")
+            s.sendall(b"GET /big HTTP/1.0\r\n" + (f"Host: {host}\r\n" if host else "").encode() + b"\r\n")
             s.settimeout(3)
             start, n = time.monotonic(), 0
             while time.monotonic() - start < limit_s:

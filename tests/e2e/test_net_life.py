@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from conftest import wait_for
-from little_internet import (BED, DATABASE, DNS, FRAMES, GATEWAY_MAC, GUEST_MAC, HOST_PUBLIC, METADATA, ODD_FRAMES, OTHER, WEB, Guest, sh)
+from little_internet import (BED, DATABASE, DNS, FRAMES, GATEWAY_MAC, GUEST_MAC, HOST_PUBLIC, METADATA, ODD_FRAMES, OTHER, WEB, WILD, Guest, sh)
 
 pytestmark = pytest.mark.skipif(not BED.exists(), reason=f"no {BED}: build first")
 
@@ -48,11 +48,16 @@ def test_a_change_cuts_what_is_no_longer_allowed_and_nothing_else(bed, guest):
     assert g.attempt("hold", "web", WEB, 80) == "held"
     assert g.attempt("hold", "other", OTHER, 80) == "held"
     assert g.attempt("poke", "other") == "ping"
-    bed.do(f"policy {g.name} list web.example")
+    bed.do(f"policy {g.name} list {WEB},web.example")
     assert g.attempt("poke", "other") == "reset"
-    assert g.attempt("poke", "web") == "ping"  # resolved before, and still allowed: no need to ask again
+    assert g.attempt("poke", "web") == "ping"
     assert g.attempt("tcp", OTHER, 80) == "no"
-    assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+    bed.do(f"policy {g.name} list web.example,web.example:9000")
+    assert g.attempt("poke", "web") == "reset"  # what was asked for in there, nobody has looked at
+    assert g.attempt("tcp", WEB, 80, "web.example") == f"internet {WEB}:80"  # resolved before: no need to ask again
+    assert g.attempt("hold", "web", WEB, 9000) == "held"
+    bed.do(f"policy {g.name} list *.wild.example,web.example:9000")
+    assert g.attempt("poke", "web") == "ping"
     bed.do(f"policy {g.name} off")
     assert g.attempt("poke", "web") == "reset"
     assert g.attempt("name", "web.example") == "REFUSED"
@@ -65,10 +70,8 @@ def test_tls_whose_name_nobody_has_seen_ends_with_a_list(bed, guest):
     g = guest("open")
     assert g.attempt("name", "web.example") == WEB
     assert g.attempt("hold_tls", "evil", WEB, "evil.example") == "held"
-    assert g.attempt("hold", "web", WEB, 80) == "held"
     bed.do(f"policy {g.name} list web.example")
     assert g.attempt("poke", "evil") in ("reset", "no", "end")
-    assert g.attempt("poke", "web") == "ping"
     assert g.attempt("tls", WEB, "web.example") == f"tls {WEB} web.example"
 
 
@@ -81,9 +84,9 @@ def test_a_change_with_a_thousand_addresses_keeps_them(bed, guest):
     assert g.attempt("name", "web.example") == WEB
     for policy in "list web.example,*.crowd.example", f"list web.example,{ports}", f"list {ports}":
         bed.do(f"policy {g.name} {policy}")
-        assert g.attempt("tcp", WEB, 80) == ("no" if policy.endswith(f"list {ports}") else f"internet {WEB}:80")
+        assert g.attempt("tcp", WEB, 80, "web.example") == ("no" if policy.endswith(f"list {ports}") else f"internet {WEB}:80")
     bed.do(f"policy {g.name} list web.example:80")
-    assert g.attempt("name", "web.example") == WEB and g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+    assert g.attempt("name", "web.example") == WEB and g.attempt("tcp", WEB, 80, "web.example") == f"internet {WEB}:80"
 
 
 def test_a_change_cuts_tls_connections_too(bed, guest):
@@ -126,8 +129,12 @@ def test_another_policy_at_adoption_ends_what_it_forbids(net, bed, guest):
 def test_every_connection_and_refusal_is_told(bed, guest):
     g = guest("list web.example")
     g.attempt("name", "web.example")
-    g.attempt("tcp", WEB, 80)
+    g.attempt("tcp", WEB, 80, "web.example")
     bed.saw(slot=g.name, verdict="allowed", addr=WEB, port=80, proto=6, name="web.example")
+    g.attempt("tcp", WEB, 80, "evil.example")
+    bed.saw(slot=g.name, verdict="refused", addr=WEB, port=80, proto=6, name="evil.example", why="host")
+    g.attempt("tcp", WEB, 8080)
+    bed.saw(slot=g.name, verdict="refused", addr=WEB, port=8080, proto=6, name="web.example", why="port")
     g.attempt("tcp", OTHER, 8080)
     bed.saw(slot=g.name, verdict="refused", addr=OTHER, port=8080, why="policy")
     g.attempt("tcp", METADATA, 80)
@@ -177,15 +184,15 @@ def test_the_end_of_a_long_connection_is_told_soon(bed, guest):
 
 def test_what_lives_when_a_slot_is_returned_is_told_with_its_bytes(net, bed, guest):
     """Who sends everything out and dies at once does not get away without a line."""
-    g = guest("list web.example")
+    g = guest("list web.example,web.example:9000")
     assert g.attempt("name", "web.example") == WEB
-    assert g.attempt("hold", "out", WEB, 80) == "held"
+    assert g.attempt("hold", "out", WEB, 9000) == "held"
     assert g.attempt("hold_tls", "tls", WEB, "web.example") == "held"
     assert g.attempt("push", "out", 300_000) == 300_000
     assert not [e for e in bed.events if e["verdict"] == "closed"]
     os.kill(g.machine, signal.SIGKILL)
     bed.do(f"return {g.name}")
-    e = bed.saw(slot=g.name, verdict="closed", addr=WEB, port=80, name="web.example")
+    e = bed.saw(slot=g.name, verdict="closed", addr=WEB, port=9000, name="web.example")
     assert e["up"] > 300_000 and e["down"] > 300_000
     assert bed.saw(slot=g.name, verdict="closed", port=443, name="web.example")["up"] > 100
 
@@ -239,32 +246,32 @@ def test_an_address_that_was_resolved_again_stays_open(guest):
     for _ in range(3):
         assert g.attempt("name", "web.example") == WEB
         assert g.attempt("name", "step.example") == WEB
-    assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+    assert g.attempt("tcp", WEB, 80, "step.example") == f"internet {WEB}:80"
 
 
 def test_an_address_is_shut_when_its_answer_has_ended(net):
     """The kernel takes it out of the set; what is open goes on."""
     b = net.bed(1, DNS, "10.201.0.0/24", "open", 0, 0, 0, 4)
     b.do("ready 1")
-    b.do("take brief list short.example,short.example:443")
+    b.do("take brief list short.example,short.example:443,short.example:9000")
     g = Guest(net, b, "brief")
-    assert g.attempt("tcp", WEB, 80) == "no"
+    assert g.attempt("tcp", WEB, 80, "short.example") == "no"
 
     def opened():  # on a busy machine its time may be over in between
         assert g.attempt("name", "short.example") == WEB
-        return g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+        return g.attempt("tcp", WEB, 80, "short.example") == f"internet {WEB}:80"
 
     def held():
         assert g.attempt("name", "short.example") == WEB
-        return g.attempt("hold", "open", WEB, 80) == "held"
+        return g.attempt("hold", "open", WEB, 9000) == "held"
     wait_for("it to be open", opened)
     wait_for("a connection", held)
-    wait_for("it to be shut", lambda: g.attempt("tcp", WEB, 80) == "no")
+    wait_for("it to be shut", lambda: g.attempt("tcp", WEB, 80, "short.example") == "no")
     assert g.attempt("tls", WEB, "short.example") == "no"
     assert g.attempt("poke", "open") == "ping"
     wait_for("it to be open again", opened)
     b.do("policy brief list short.example")  # a change while its time runs does not make it last
-    wait_for("it to be shut again", lambda: g.attempt("tcp", WEB, 80) == "no")
+    wait_for("it to be shut again", lambda: g.attempt("tcp", WEB, 80, "short.example") == "no")
     g.close()
     b.end()
 
@@ -306,10 +313,11 @@ def test_too_many_questions_are_refused_and_others_are_served(net, bed, guest):
 
 
 def test_real_clients(net, guest):
-    g = guest("list web.example")
+    g = guest("list web.example,web.example:8080")
     assert WEB in g.run("dig +short @172.31.255.1 web.example")[1]
     assert "REFUSED" in g.run("dig @172.31.255.1 other.example")[1]
-    assert g.run(f"curl -s -m 5 http://{WEB}/")[1] == f"internet {WEB}:80"
+    assert g.run(f"curl -s -m 5 --resolve web.example:80:{WEB} http://web.example/")[1] == f"internet {WEB}:80"
+    assert g.run(f"curl -s -m 5 http://{WEB}/")[0] != 0
     assert g.run(f"curl -s -m 5 http://{OTHER}/")[0] != 0
     assert g.run(f"curl -sk -m 5 --resolve web.example:443:{WEB} https://web.example/")[1].startswith(f"tls {WEB}")
     assert g.run(f"curl -sk -m 5 --resolve evil.example:443:{WEB} https://evil.example/")[0] != 0
@@ -476,21 +484,27 @@ def test_a_new_life_ends_old_connections_at_once(net, bed, guest):
 
 
 def test_a_killed_daemon_leaves_running_machines_and_nothing_else(net, bed, guest):
-    g = guest("list web.example")
+    policy = f"list web.example,web.example:8080,web.example:9999/udp,{WILD}"
+    g = guest(policy)
     g.attempt("name", "web.example")
-    assert g.attempt("hold", "web", WEB, 80) == "held"
+    assert g.attempt("hold", "wild", WILD, 80) == "held"
+    assert g.attempt("hold", "web", WEB, 8080) == "held"
     bed.end(signal.SIGKILL)
     wait_for("unused slots to go", lambda: len(net.links()) == 1)
-    assert g.attempt("poke", "web") == "ping"  # its network goes on
+    assert g.attempt("poke", "wild") == "ping"  # its network goes on
+    assert g.attempt("poke", "web") in ("reset", "end")  # but for what went through the daemon's hands
     assert g.attempt("tcp", OTHER, 80) == "no"  # and so does its policy
     assert g.attempt("name", "web.example", wait=0.5) == "silence"
     b = net.bed(2)
-    place, addr, _ = b.do(f"adopt again {g.machine} list web.example")
-    assert g.attempt("poke", "web") == "ping"  # the same policy: what was resolved stays open
+    place, addr, _ = b.do(f"adopt again {g.machine} {policy}")
+    assert g.attempt("poke", "wild") == "ping"  # the same policy: what was resolved stays open
     assert g.attempt("tcp", WEB, 8080) == f"internet {WEB}:8080"
+    assert g.attempt("tcp", WEB, 80, "web.example") == f"internet {WEB}:80"
+    assert g.attempt("udp", WEB, 9999) == "hello"
     b.do("policy again list web.example,other.example")
+    assert g.attempt("tcp", WEB, 8080) == "no" and g.attempt("udp", WEB, 9999) == "no"
     assert g.attempt("name", "other.example") == OTHER
-    assert g.attempt("tcp", OTHER, 80) == f"internet {OTHER}:80"
+    assert g.attempt("tcp", OTHER, 80, "other.example") == f"internet {OTHER}:80"
     assert g.attempt("tls", OTHER, "other.example") == f"tls {OTHER} other.example"
     b.do("ready 2")
     assert int(b.numbers("stats")["used"]) == 1

@@ -43,7 +43,7 @@ def test_many_slots_at_once():
         for i in (0, MANY // 2 // 3 * 3 + 2, (MANY - 1) // 3 * 3):
             g = Guest(net, bed, f"s{i}")
             assert g.attempt("name", "web.example") == WEB
-            assert g.attempt("tcp", WEB, 80) == f"internet {WEB}:80"
+            assert g.attempt("tcp", WEB, 80, "web.example") == f"internet {WEB}:80"
             assert g.attempt("tcp", OTHER, 80) == (f"internet {OTHER}:80" if i % 3 == 0 else "no")
             g.close()
         start = time.monotonic()

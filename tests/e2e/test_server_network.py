@@ -18,7 +18,7 @@ def reaches(p, id, where, port=80):
     code = f"""
 import socket, sys
 s = socket.create_connection(({where!r}, {port}), 3)
-s.sendall(b"hello\\n")
+s.sendall(b"GET / HTTP/1.0\\r\\nHost: {where}\\r\\n\\r\\n")
 sys.exit(0 if s.recv(100) else 1)
 """
     return p.do("POST", f"/v1/sandboxes/{id}/exec", {"argv": ["python3", "-c", code]})["exit_code"] == 0
@@ -268,7 +268,7 @@ def test_limits_of_a_sandbox_follow_it(p):
 
 def test_what_was_reached_is_on_record_with_its_bytes(p):
     id = p.create(egress_allowlist=["web.example"])
-    code = "import socket; s = socket.create_connection(('web.example', 80), 3); s.sendall(b'GET /big HTTP/1.0\\r\\n\\r\\n'); " \
+    code = "import socket; s = socket.create_connection(('web.example', 80), 3); s.sendall(b'GET /big HTTP/1.0\\r\\nHost: web.example\\r\\n\\r\\n'); " \
            "n = 0\nwhile n < 1000000: n += len(s.recv(65536))\ns.close()"
     assert p.do("POST", f"/v1/sandboxes/{id}/exec", {"argv": ["python3", "-c", code]})["exit_code"] == 0
     assert not reaches(p, id, HOST_PUBLIC, 8080)

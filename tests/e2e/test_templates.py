@@ -621,7 +621,7 @@ def test_packages_can_be_installed_when_egress_allows(server_home, tmp_path):
             pip = "pip install -q --no-cache-dir --disable-pip-version-check --retries 0 --timeout 3 --root-user-action=ignore " \
                   "--index-url http://web.example:8090/simple --trusted-host web.example lamp"
             npm = "npm install --no-audit --no-fund --fetch-retries 0 --fetch-timeout 3000 --registry http://web.example:8090"
-            id = p.create(template="agent", egress_allowlist=["web.example"])
+            id = p.create(template="agent", egress_allowlist=["web.example:8090"])
             r = p.sh(id, f"{pip} && python3 -c 'import lamp; print(lamp.light)'", timeout_seconds=100)
             assert (r["exit_code"], r["stdout"]) == (0, "on\n"), r
             r = p.sh(id, f"cd /workspace && {npm} lantern && ls node_modules/lantern && node -p 'require(\"lantern\")' && {npm} -g lantern && lantern", timeout_seconds=100)

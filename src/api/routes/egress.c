@@ -55,7 +55,7 @@ static int egress_allow(const json_t *body, json_t **ret, struct err *e)
 		if (!json_is_string(v) || !egress_entry(json_string_value(v)))
 			return err_set(e, EINVAL, "bad_request",
 			               "field 'egress_allowlist': element %zu must be a host name, "
-			               "*.name, name:port, address or CIDR",
+			               "*.name, name:port, name:port/udp, address or CIDR",
 			               i);
 	}
 	*ret = json_incref((json_t *)list);

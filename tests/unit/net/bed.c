@@ -419,7 +419,8 @@ static void stop(void *arg)
 	loop_stop(loop);
 }
 
-/* net-bed READY RESOLVER [POOL [default-mode [UP_KBIT DOWN_KBIT [CONNS [OPEN_S]]]]] */
+/* net-bed READY RESOLVER [POOL [default-mode [UP_KBIT DOWN_KBIT [CONNS [OPEN_S [EGRESS_MAX
+ * [EGRESS_CLOSED]]]]]]] */
 int main(int argc, char **argv)
 {
 	struct net_config c = {
@@ -431,6 +432,8 @@ int main(int argc, char **argv)
 	    .down_kbit = argc > 6 ? strtoull(argv[6], NULL, 10) : 0,
 	    .conns_max = argc > 7 && atoi(argv[7]) ? (unsigned)atoi(argv[7]) : 512,
 	    .open_s = argc > 8 ? (unsigned)atoi(argv[8]) : 0,
+	    .egress_max = argc > 9 ? argv[9] : NULL,
+	    .egress_closed = argc > 10 ? argv[10] : NULL,
 	    .event = on_event,
 	};
 	struct rlimit files;

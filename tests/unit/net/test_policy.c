@@ -31,7 +31,8 @@ static void names_match_as_they_are_written(void **state)
 	    LIST("api.example.com", "*.wild.example", "Mixed.Example.", "port.example:8443");
 
 	assert_true(policy_allows_name(p, "api.example.com", 443));
-	assert_true(policy_allows_name(p, "api.example.com", 1));
+	assert_true(policy_allows_name(p, "api.example.com", 80));
+	assert_false(policy_allows_name(p, "api.example.com", 8443));
 	assert_false(policy_allows_name(p, "xapi.example.com", 443));
 	assert_false(policy_allows_name(p, "api.example.com.evil.example", 443));
 	assert_false(policy_allows_name(p, "example.com", 443));
@@ -49,16 +50,55 @@ static void names_match_as_they_are_written(void **state)
 
 static void ports_of_a_name_are_collected(void **state)
 {
-	struct net_policy *p = LIST("a.example:80", "*.example:443", "b.example", "b.example:1");
-	uint16_t ports[POLICY_PORTS_MAX];
+	struct net_policy *p = LIST("a.example:80", "*.example:22/tcp", "b.example", "b.example:1",
+	                            "a.example:22", "a.example:443/udp", "c.example:9/udp");
+	struct policy_reach to;
 
-	assert_int_equal(policy_ports(p, "a.example", ports), 2);
-	assert_int_equal(ports[0], 80);
-	assert_int_equal(ports[1], 443);
-	assert_int_equal(policy_ports(p, "b.example", ports), 1);
-	assert_int_equal(ports[0], 0);
-	assert_int_equal(policy_ports(p, "example", ports), 0);
+	assert_true(policy_reach(p, "a.example", &to));
+	assert_false(to.web);
+	assert_int_equal(to.n_tcp, 2);
+	assert_int_equal(to.tcp[0], 80);
+	assert_int_equal(to.tcp[1], 22);
+	assert_int_equal(to.n_udp, 1);
+	assert_int_equal(to.udp[0], 443);
+	assert_true(policy_reach(p, "b.example", &to));
+	assert_true(to.web);
+	assert_int_equal(to.n_tcp, 2);
+	assert_int_equal(to.n_udp, 0);
+	assert_false(policy_reach(p, "example", &to));
+	/* UDP is no TCP. */
+	assert_true(policy_resolves(p, "c.example"));
+	assert_false(policy_allows_name(p, "c.example", 9));
+	assert_false(policy_allows_name(p, "a.example", 443));
 	net_policy_unref(p);
+}
+
+/* The rules and the relay are told that a policy is the same by this number. */
+static void what_says_something_else_has_another_mark(void **state)
+{
+	struct net_policy *p = LIST("a.example:9"), *q = LIST("a.example:9/udp"),
+			  *r = LIST("a.example:9/tcp");
+
+	assert_int_not_equal(policy_mark(p), policy_mark(q));
+	assert_int_equal(policy_mark(p), policy_mark(r));
+	net_policy_unref(p);
+	net_policy_unref(q);
+	net_policy_unref(r);
+}
+
+static void a_list_is_less_than_open(void **state)
+{
+	enum net_mode mode;
+
+	assert_true(net_mode_within(NET_OFF, NET_OFF));
+	assert_true(net_mode_within(NET_OFF, NET_LIST));
+	assert_true(net_mode_within(NET_LIST, NET_LIST));
+	assert_true(net_mode_within(NET_LIST, NET_OPEN));
+	assert_false(net_mode_within(NET_LIST, NET_OFF));
+	assert_false(net_mode_within(NET_OPEN, NET_LIST));
+	assert_int_equal(net_mode_parse("list", &mode), 0);
+	assert_int_equal(mode, NET_LIST);
+	assert_int_equal(net_mode_parse("lists", &mode), -EINVAL);
 }
 
 static void assert_net(const struct policy_net *n, uint32_t first, uint32_t last, uint16_t port)
@@ -84,12 +124,11 @@ static void addresses_and_networks_are_ranges(void **state)
 
 static void modes_without_a_list(void **state)
 {
-	uint16_t ports[POLICY_PORTS_MAX];
 	struct net_policy *p;
 
 	assert_int_equal(net_policy_new(NET_OFF, NULL, 0, &p, NULL), 0);
 	assert_false(policy_allows_name(p, "a.example", 80));
-	assert_int_equal(policy_ports(p, "a.example", ports), 0);
+	assert_false(policy_resolves(p, "a.example"));
 	net_policy_unref(p);
 	assert_int_equal(net_policy_new(NET_OPEN, NULL, 0, &p, NULL), 0);
 	assert_true(policy_allows_name(p, "a.example", 80));
@@ -124,6 +163,11 @@ static void what_cannot_be_is_refused_with_its_reason(void **state)
 	    {"a.example:0", "1 to 65535"},
 	    {"a.example:65536", "1 to 65535"},
 	    {"a.example:80x", "1 to 65535"},
+	    {"a.example:80/path", "name alone"},
+	    {"a.example:80/sctp", "name:port/udp"},
+	    {"a.example/udp", "name alone"},
+	    {"a.example:/udp", "1 to 65535"},
+	    {"1.2.3.4:53/udp", "not a host name"},
 	    {"localhost", "has a dot"},
 	    {"-a.example", "not a host name"},
 	    {"a-.example", "not a host name"},
@@ -172,6 +216,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(names_match_as_they_are_written),
 	    cmocka_unit_test(ports_of_a_name_are_collected),
+	    cmocka_unit_test(what_says_something_else_has_another_mark),
+	    cmocka_unit_test(a_list_is_less_than_open),
 	    cmocka_unit_test(addresses_and_networks_are_ranges),
 	    cmocka_unit_test(modes_without_a_list),
 	    cmocka_unit_test(what_cannot_be_is_refused_with_its_reason),

@@ -206,8 +206,8 @@ class AsyncSandbox:
         """Makes a sandbox and returns when it runs.
 
         ttl_seconds: it ends that long after its creation, whatever happens. persistent: neither an idle time
-        nor the end of a ``with`` block ends it. egress_allowlist: names, *.names, name:port, addresses and
-        networks it may reach; [] for none. egress_limits: connections, up_kbit, down_kbit.
+        nor the end of a ``with`` block ends it. egress_allowlist: names and *.names (HTTPS and HTTP),
+        name:port, name:port/udp, addresses and networks it may reach; [] for none. egress_limits: connections, up_kbit, down_kbit.
         env: for every command. auto_hibernate_seconds: it sleeps when idle that long, and wakes by itself. from_snapshot: begin there instead of at a template. checkpoints:
         "auto" for one before every command, to rewind() to. snapshots_keep, snapshots_max_age_seconds: of its
         snapshots without a name, how many stay and how long.
