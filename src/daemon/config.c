@@ -20,7 +20,8 @@ enum kind {
 	LONG_NUMBER,
 	FLAG,
 	LISTEN,
-	LOG, /* what log_filter_parse() reads */
+	LOG,    /* what log_filter_parse() reads */
+	EGRESS, /* off, list, open */
 };
 
 /* The kind of a key follows from the type of its member. */
@@ -81,6 +82,12 @@ static const struct key {
      "yes: guests reach the internet, as far as their egress policy allows"},
     {"egress_deny", MEMBER(host.net.egress_deny), "no", 0, 0,
      "yes: a sandbox without an egress_allowlist reaches nothing"},
+    {"egress_max", EGRESS, offsetof(struct config, host.net.egress_max), 0, "open", 0, 0,
+     "the most that a sandbox may reach, whatever it asks for: off (nothing), list (what an "
+     "egress_allowlist names) or open"},
+    {"egress_closed", MEMBER(host.net.egress_closed), NULL, 0, 0,
+     "IPv4 networks, with spaces between them, that no sandbox reaches, whatever its "
+     "egress_allowlist says; private ranges and this host are closed anyway"},
     {"net_pool", MEMBER(host.net.pool), NULL, 0, 0,
      "addresses between the host and its sandboxes (10.200.0.0/16 when not set)"},
     {"wan", MEMBER(host.net.wan), NULL, 0, 0,
@@ -238,6 +245,12 @@ int config_set(struct config *c, const char *key, const char *value, struct err 
 	switch (k->kind) {
 	case LISTEN:
 		return set_listen(c, value, e);
+	case EGRESS:
+		if (strcmp(value, "off") != 0 && strcmp(value, "list") != 0 &&
+		    strcmp(value, "open") != 0)
+			return err_set(e, EINVAL, "bad_config",
+			               "%s: '%.40s' is not off, list or open", key, value);
+		return set_text(at, value) < 0 ? err_nomem(e) : 0;
 	case LOG:
 		if (log_filter_parse(value, &(struct log_filter){0}, e) < 0)
 			return -EINVAL;
@@ -314,7 +327,7 @@ int config_read(struct config *c, const char *path, struct err *e)
 void config_fini(struct config *c)
 {
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
-		if (keys[i].kind == TEXT || keys[i].kind == LOG)
+		if (keys[i].kind == TEXT || keys[i].kind == LOG || keys[i].kind == EGRESS)
 			free(*(char **)((char *)c + keys[i].at));
 	for (size_t i = 0; i < c->nlisten; i++)
 		free((char *)c->listen[i]);
@@ -337,6 +350,7 @@ void config_print(const struct config *c, FILE *to)
 			break;
 		case TEXT:
 		case LOG:
+		case EGRESS:
 			text = *(const char *const *)at;
 			fprintf(to, "%s%s = %s\n", text ? "" : "#", k->name, text ? text : "");
 			break;

@@ -227,7 +227,7 @@ void host_create(struct host *h, const char *tenant, const struct sandbox_spec *
 	if (r == 0)
 		r = volume_check(h, tenant, sb->spec.volumes, &e);
 	if (r == 0)
-		r = network_check(sb->spec.egress, &e);
+		r = network_check(h, sb->spec.egress, &e);
 	l = r == 0 ? life_new(h, done, arg, create_begin) : NULL;
 	if (!l) {
 		if (r < 0)

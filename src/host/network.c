@@ -166,15 +166,32 @@ int network_join(const json_t *allow, const json_t *limits, json_t **ret)
 	return *ret || !(allow || limits) ? 0 : -ENOMEM;
 }
 
+static enum net_mode mode_of(const struct host *h, const json_t *allow)
+{
+	if (!allow)
+		return h->config.net.egress_deny ? NET_OFF : NET_OPEN;
+	if (json_is_string(allow))
+		return NET_OPEN;
+	return json_array_size(allow) ? NET_LIST : NET_OFF;
+}
+
+static enum net_mode mode_max(const struct host *h)
+{
+	const char *word = h->config.net.egress_max;
+	enum net_mode max = NET_OPEN;
+
+	if (word && net_mode_parse(word, &max) < 0)
+		return NET_OFF; /* net_new() has refused it */
+	return max;
+}
+
 const char *network_mode(const struct host *h, const json_t *egress)
 {
-	const json_t *allow = network_allow(egress);
+	enum net_mode mode = mode_of(h, network_allow(egress));
 
-	if (!allow)
-		return h->config.net.egress_deny ? "off" : "open";
-	if (json_is_string(allow))
-		return "open";
-	return json_array_size(allow) ? "list" : "off";
+	if (mode == NET_OFF || !net_mode_within(mode, mode_max(h)))
+		return "off";
+	return mode == NET_LIST ? "list" : "open";
 }
 
 /* NULL in *ret: the host's default. */
@@ -204,14 +221,29 @@ static int policy_of(const json_t *egress, struct net_policy **ret, struct err *
 	return r;
 }
 
-int network_check(const json_t *egress, struct err *e)
+int network_check(struct host *h, const json_t *egress, struct err *e)
 {
+	const json_t *allow = network_allow(egress);
+	enum net_mode max = mode_max(h);
 	struct net_policy *p;
 	int r = policy_of(egress, &p, e);
 
-	if (r == 0)
-		net_policy_unref(p);
-	return r;
+	if (r < 0)
+		return r;
+	if (p && h->net)
+		r = net_check(h->net, p, e);
+	net_policy_unref(p);
+	if (r < 0 && e)
+		e->kind = "bad_request";
+	if (r < 0 || !allow || net_mode_within(mode_of(h, allow), max))
+		return r;
+	if (max == NET_OFF)
+		return err_set(e, EPERM, "forbidden",
+		               "sandboxes of this host reach nothing (egress_max = off): leave out "
+		               "egress and egress_allowlist");
+	return err_set(e, EPERM, "forbidden",
+	               "this host opens the whole internet to no sandbox (egress_max = list): name "
+	               "what it shall reach in egress_allowlist");
 }
 
 /* ---- limits ---- */
@@ -414,7 +446,10 @@ int network_apply(struct sandbox *sb, struct err *e)
 int host_set_egress(struct host *h, struct sandbox *sb, json_t *egress, struct err *e)
 {
 	json_t *had = sb->spec.egress;
-	int r = network_check(egress, e);
+	const json_t *allow = network_allow(egress);
+	/* A change of its limits leaves alone what it may reach. */
+	bool same = allow && json_equal(allow, network_allow(had));
+	int r = same ? 0 : network_check(h, egress, e);
 
 	if (r < 0) {
 		json_decref(egress);

@@ -14,9 +14,10 @@ void network_close(struct host *h);
 /*
  * What spec.egress may be: NULL, the host's default; a list of what may be reached; "open"; or an
  * object {"allow": one of these or null, "limits": {"connections", "up_kbit", "down_kbit"}}.
- * Is this one that we can hold a sandbox to? Kind: bad_request.
+ * Is this one that we can hold a sandbox to? Kinds: bad_request; forbidden, when it is more than
+ * egress_max. What is on record already is not asked: the room net holds it to egress_max.
  */
-int network_check(const json_t *egress, struct err *e);
+int network_check(struct host *h, const json_t *egress, struct err *e);
 const json_t *network_allow(const json_t *egress);  /* a list, "open", or NULL */
 const json_t *network_limits(const json_t *egress); /* or NULL */
 /* Borrows both. *ret is NULL when both are. -ENOMEM */

@@ -5,7 +5,7 @@ import pytest
 
 from conftest import NAMES, count, wait_for
 from server import NetPandad
-from little_internet import DATABASE, HOST_PUBLIC, METADATA, OTHER, WEB, sh
+from little_internet import DATABASE, HOST_PUBLIC, METADATA, OTHER, WEB, WILD, sh
 
 
 @pytest.fixture
@@ -212,6 +212,40 @@ def test_open_can_be_asked_for_where_the_default_is_nothing(net, server_home):
         p.do("PATCH", f"/v1/sandboxes/{shut}/egress", {"egress": "open"})
         p.do("PATCH", f"/v1/sandboxes/{open_}/egress", {"egress_allowlist": None})
         assert reaches(p, shut, WEB) and not reaches(p, open_, WEB)
+    finally:
+        p.close()
+
+
+def test_what_the_operator_says_no_request_overrides(net, server_home):
+    p = NetPandad(net, server_home / f"net-{next(NAMES)}", bakes=server_home / "bakes", net_pool="10.202.0.0/24").start()
+    try:
+        open_, listed = p.create(), p.create(egress_allowlist=["web.example", f"{OTHER}:80", f"{WILD}:80"])
+        asked = p.create(egress="open")
+        assert reaches(p, open_, WEB) and reaches(p, listed, OTHER) and reaches(p, asked, OTHER)
+        p.kill9()
+        p.config.update(egress_max="list", egress_closed=f"{OTHER} 11.9.0.0/16")
+        p.start()
+        modes = [p.do("GET", f"/v1/sandboxes/{i}/egress")["mode"] for i in (open_, listed, asked)]
+        assert modes == ["off", "list", "off"]
+        child = p.do("POST", f"/v1/sandboxes/{asked}/fork")["children"][0]
+        p.do("POST", f"/v1/sandboxes/{listed}/hibernate")
+        for i in open_, asked, child, p.create():
+            assert not reaches(p, i, WEB) and not reaches(p, i, "web.example"), i
+        assert reaches(p, listed, "web.example") and reaches(p, listed, WILD) and not reaches(p, listed, OTHER)
+        for a in p.ask("POST", "/v1/sandboxes", {"template": "base", "egress": "open"}), p.ask("PATCH", f"/v1/sandboxes/{listed}/egress", {"egress": "open"}):
+            assert a.status == 403 and "egress_max = list" in a.json["error"], a
+        a = p.ask("POST", "/v1/sandboxes", {"template": "base", "egress_allowlist": ["11.9.1.0/24"]})
+        assert a.status == 400 and "egress_closed" in a.json["error"], a
+        p.do("PATCH", f"/v1/sandboxes/{asked}/egress", {"egress_limits": {"connections": 9}})  # that is no wish for more
+        p.do("PATCH", f"/v1/sandboxes/{asked}/egress", {"egress_allowlist": ["web.example"]})
+        assert reaches(p, asked, "web.example") and not reaches(p, asked, WEB)
+        p.kill9()
+        p.config.update(egress_max="off")
+        p.start()
+        assert not reaches(p, listed, "web.example") and not reaches(p, listed, WILD)
+        a = p.ask("POST", "/v1/sandboxes", {"template": "base", "egress_allowlist": ["web.example"]})
+        assert a.status == 403 and "egress_max = off" in a.json["error"], a
+        assert not reaches(p, p.create(egress="off"), WEB)
     finally:
         p.close()
 

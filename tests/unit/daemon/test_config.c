@@ -109,6 +109,23 @@ static void what_is_printed_can_be_read(void **state)
 	config_fini(&d);
 }
 
+static void what_a_sandbox_may_reach_is_a_word(void **state)
+{
+	struct config c;
+	struct err e;
+
+	assert_int_equal(config_default(&c), 0);
+	assert_string_equal(c.host.net.egress_max, "open");
+	assert_null(c.host.net.egress_closed);
+	assert_true(read_text(&c, "egress_max = lists\n", &e) < 0);
+	assert_int_equal(read_text(&c, "egress_max = list\negress_closed = 11.9.0.0/16 11.1.1.2\n",
+	                           &e),
+	                 0);
+	assert_string_equal(c.host.net.egress_max, "list");
+	assert_string_equal(c.host.net.egress_closed, "11.9.0.0/16 11.1.1.2");
+	config_fini(&c);
+}
+
 static void every_text_stands_alone(void **state)
 {
 	struct config c;
@@ -145,6 +162,7 @@ int main(void)
 	    cmocka_unit_test(nonsense_is_refused_with_its_line),
 	    cmocka_unit_test(what_is_printed_can_be_read),
 	    cmocka_unit_test(every_text_stands_alone),
+	    cmocka_unit_test(what_a_sandbox_may_reach_is_a_word),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
