@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import queue
+import random
 import re
 import signal
 import socket
@@ -99,6 +100,21 @@ def certificate(where):
     for more in ca, leaf:
         subprocess.run(make + more, check=True, capture_output=True)
     return Path(where, "ca").read_text()
+
+
+def noise(question, r):
+    """An answer to this question with A records, and something wrong with it, another thing for each r."""
+    head, asked = bytearray(question[:2] + b"\x81\x80\x00\x01\x00\x03\x00\x00\x00\x00"), question[12:question.index(b"\0", 12) + 5]
+    records = bytearray(b"".join(b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04" + socket.inet_aton(a) for a in (WEB, OTHER, DATABASE)))
+    for part in r.choices([head[2:], records], k=2):
+        for _ in range(r.randint(0, 4)):
+            part[r.randrange(len(part))] = r.choice([0, 0x3f, 0xc0, 0xff, r.randrange(256)])
+    if r.random() < 0.5:  # numbers of records, and a pointer to somewhere
+        head[r.randrange(4, 12)] ^= r.choice([1, 0x80, 0xff])
+        at = r.randrange(0, 36, 12) + 12 * (r.random() < 0.2)
+        records[at % 36:at % 36 + 2] = (0xc000 | r.randrange(100)).to_bytes(2, "big")
+    answer = bytes(head) + asked + bytes(records) + r.randbytes(r.choice([0, 0, 1, 500]))
+    return answer[:r.choice([len(answer)] * 3 + [r.randrange(len(answer))])]
 
 
 class Server:
@@ -298,6 +314,8 @@ class Server:
             head = wire[:2] + b"\x81\x80\x00\x01\x00\x01\x00\x00\x00\x00" + wire[12:12 + len(name) + 2 + 4]
             at = len(head)
             return head + bytes([0xC0 | at >> 8, at & 255]) + b"\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04" + socket.inet_aton(WEB)
+        if name.endswith(".noise.example"):
+            return noise(wire, random.Random(name))
         if known is None:
             r.set_rcode(dns.rcode.NXDOMAIN)
             return r.to_wire()
