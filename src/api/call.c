@@ -60,7 +60,7 @@ static const struct {
     {"upstream", 502},           {"diff_failed", 502},
     {"host_full", 503},          {"shutting_down", 503},
     {"no_memory", 503},          {"no_uid", 503},
-    {"disk_full", 507},
+    {"disk_full", 507},          {"archive_untrusted", 403},
 };
 
 int api_status_of(const char *kind)

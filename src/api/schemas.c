@@ -288,6 +288,12 @@ const struct schema schemas[] = {
             {"name!", "string", "its name for people, or empty"},
             {"template!", "string", "template of the sandbox it was taken of"},
             {"size_bytes!", "integer", "bytes it takes on disk"},
+            {"memory_mb!", "integer",
+             "memory of a sandbox made from it, in MiB; 0: taken by pandad 0.1.0, not recorded"},
+            {"disk_gb!", "integer", "what such a sandbox may write, in GiB; 0: not recorded"},
+            {"imported!", "string?",
+             "null: taken on this host; signed: imported, and exported by a host that this one "
+             "knows; unsigned or unknown_key: an admin imported it all the same"},
             {"created_at!", "string", "time it was taken"},
             {"expires_at!", "string?", "time at which pandad deletes it; null: never"},
             {"workspace!", "string", "tenant that owns it"},

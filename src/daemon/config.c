@@ -125,6 +125,15 @@ static const struct key {
     {"snapshots_total_mb", BYTES_IN_MB(host.snapshots_total), "0", 0, 1 << 30,
      "MiB of snapshots one tenant may have; above that pandad deletes its oldest ones without a "
      "name; 0: no limit"},
+    {"import_keys", MEMBER(host.import_keys), NULL, 0, 0,
+     "file with the keys of hosts whose exported snapshots tenants may import, each in a line as "
+     "in archive_key.pub of the data directory there (only this host's own when not set)"},
+    {"import_max_mb", BYTES_IN_MB(host.import_max), "65536", 1, 1 << 18,
+     "MiB that an exported snapshot may have that is imported"},
+    {"machine_memory_max_mb", BYTES_IN_MB(host.machine_memory_max), "65536", 16, 1 << 18,
+     "MiB of memory one machine may have; pandad refuses to start or import a larger one"},
+    {"machine_disk_max_mb", BYTES_IN_MB(host.machine_disk_max), "65536", 16, 1 << 18,
+     "MiB that a disk of one machine may have; pandad refuses to start or import a larger one"},
     {"prepare_ahead", MEMBER(host.prepare_ahead), "8", 1, 256,
      "how many machine processes pandad starts ahead, before a sandbox needs them"},
     {"threads", MEMBER(host.threads), "8", 1, 256,

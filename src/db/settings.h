@@ -1,6 +1,7 @@
 /*
  * db/settings.h - words and secrets that pandad made up itself and keeps, by key
- * Today: preview_secret, with which the API signs links to previews (api/api.c).
+ * Today: preview_secret, with which the API signs links to previews (api/api.c), and archive_key,
+ * with which the host signs what it exports (host/signature.h).
  */
 #pragma once
 #include <stddef.h>

@@ -13,11 +13,13 @@
 #include "base/fault.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "base/pool.h"
 #include "base/uuid.h"
 #include "host/host.h"
 #include "host/host_internal.h"
 #include "host/sandbox.h"
+#include "machine/engine.h"
 #include "machine/machine.h"
 #include "template/depot.h"
 
@@ -35,12 +37,45 @@ static uint64_t memory_available(void)
 	return (uint64_t)kib << 10;
 }
 
+int host_check_size(const struct host *h, uint64_t memory, uint64_t disk, struct err *e)
+{
+	const struct host_config *c = &h->config;
+
+	if (memory > c->machine_memory_max)
+		return err_set(
+		    e, EFBIG, "too_large",
+		    "its machine has %llu MiB of memory and this host gives %llu at most: "
+		    "the operator can raise machine_memory_max_mb",
+		    (unsigned long long)(memory >> 20),
+		    (unsigned long long)(c->machine_memory_max >> 20));
+	if (disk > c->machine_disk_max)
+		return err_set(
+		    e, EFBIG, "too_large",
+		    "its machine has a disk of %llu MiB and this host gives %llu at most: "
+		    "the operator can raise machine_disk_max_mb",
+		    (unsigned long long)(disk >> 20),
+		    (unsigned long long)(c->machine_disk_max >> 20));
+	return 0;
+}
+
+int host_check_image(const struct host *h, const struct engine_image *image, struct err *e)
+{
+	uint64_t disk = 0;
+
+	for (size_t d = 0; d < image->ndisks; d++)
+		disk = MAX(disk, image->disks[d].size);
+	return host_check_size(h, image->memory_size, disk, e);
+}
+
 int host_admit(struct host *h, const char *tenant, size_t n, unsigned memory_mb,
                const struct quota *quota, struct err *e)
 {
 	uint64_t have, mine = 0, mine_mb = 0;
 	struct statvfs vfs;
+	int r = host_check_size(h, (uint64_t)memory_mb << 20, 0, e);
 
+	if (r < 0)
+		return r;
 	if (h->depot.closing)
 		return err_set(e, ESHUTDOWN, "shutting_down",
 		               "pandad is going down: try again later");

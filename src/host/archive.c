@@ -1,6 +1,7 @@
 #include "host/archive_internal.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -66,16 +67,63 @@ int parcel_parse_index(const char *bytes, size_t n, uint64_t pages, struct index
 	return r;
 }
 
+int parcel_signed_text(const json_t *record, char **ret)
+{
+	AUTO(json_decrefp) json_t *rest = json_copy((json_t *)record);
+	autofree char *words = NULL;
+	int n;
+
+	if (rest)
+		json_object_del(rest, "signature");
+	words = rest ? json_dumps(rest, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+	if (!words)
+		return -ENOMEM;
+	n = asprintf(ret, "panda snapshot archive 1\n%s", words);
+	return n < 0 ? -ENOMEM : 0;
+}
+
 /* --- records ---------------------------------------------------------------------------------- */
+
+/* Each holds a thread of the pool while it is looked through: a place among those that come in. */
+static int import_admit(struct host *h, const char *tenant, size_t *ret, struct err *e)
+{
+	size_t place = HOST_IMPORTS_MAX, mine = 0;
+
+	for (size_t i = HOST_IMPORTS_MAX; i-- > 0;) {
+		if (!h->imports[i].id[0])
+			place = i;
+		else if (!strcmp(h->imports[i].tenant, tenant))
+			mine++;
+	}
+	if (mine >= HOST_TENANT_IMPORTS_MAX)
+		return err_set(e, EAGAIN, "too_many",
+		               "you import %zu snapshots already: wait until one is in", mine);
+	if (place == HOST_IMPORTS_MAX)
+		return err_set(e, EAGAIN, "too_many",
+		               "this host imports %d snapshots already: try again later",
+		               HOST_IMPORTS_MAX);
+	*ret = place;
+	return 0;
+}
+
+static void import_over(struct host *h, const char *id)
+{
+	for (size_t i = 0; i < HOST_IMPORTS_MAX; i++)
+		if (!strcmp(h->imports[i].id, id))
+			h->imports[i].id[0] = 0;
+}
 
 int host_import_begin(struct host *h, const char *tenant, const struct quota *quota,
                       char ret[SANDBOX_ID + 1], struct err *e)
 {
+	size_t place;
 	int r;
 
 	r = host_admit(h, tenant, 0, 0, NULL, e);
 	if (r == 0)
 		r = snapshot_admit(h, tenant, quota, e);
+	if (r == 0)
+		r = import_admit(h, tenant, &place, e);
 	if (r < 0)
 		return r;
 	uuid_new(ret);
@@ -86,6 +134,10 @@ int host_import_begin(struct host *h, const char *tenant, const struct quota *qu
 	                                             .doc = "{}",
 	                                             .created_ms = wall_ms()},
 	                       e);
+	if (r == 0) {
+		snprintf(h->imports[place].id, sizeof(h->imports[place].id), "%s", ret);
+		snprintf(h->imports[place].tenant, sizeof(h->imports[place].tenant), "%s", tenant);
+	}
 	fault_at("import.recorded");
 	return r;
 }
@@ -94,15 +146,20 @@ int host_import_end(struct host *h, const struct host_snapshot *s, struct err *e
 {
 	AUTO(json_decrefp) json_t *doc = snapshot_doc(s);
 	autofree char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+	int r;
 
 	fault_at("import.verified");
 	if (!text)
 		return err_nomem(e);
-	return db_snapshot_ready(h->db, s->id, s->sandbox_id, text, e);
+	r = db_snapshot_ready(h->db, s->id, s->sandbox_id, text, e);
+	if (r == 0)
+		import_over(h, s->id);
+	return r;
 }
 
 void host_import_undo(struct host *h, const char *id)
 {
 	snapshot_delete(&h->store, id, NULL);
 	db_snapshot_delete(h->db, id, NULL);
+	import_over(h, id);
 }

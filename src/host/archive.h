@@ -5,10 +5,15 @@
  * after the other. So its size is what is in it, not what the sparse files could hold, and its
  * length is known before the first byte.
  *
+ * record.json has the digest of manifest.json, which has the digests and sizes of all else, and a
+ * signature of the host (host/signature.h) over the rest of record.json: one signature is for every
+ * byte. What came in without a signature that we can believe goes out without one.
+ *
  * What comes in is a stranger's: names, sizes and order are checked as it comes, and every byte
  * against its digest before a client can see the snapshot. All of this blocks: on the pool.
  *
- * Kinds of errors: parcel_invalid, disk_full, and those of layers/snapshot.h.
+ * Kinds of errors: parcel_invalid, archive_untrusted, too_large, disk_full, bad_config,
+ * snapshot_foreign, and snapshot_io and no_memory of layers/snapshot.h.
  */
 #pragma once
 #include "host/host.h"
@@ -20,7 +25,6 @@ enum {
 	PARCEL_RECORD_MAX = 64 << 10,
 	PARCEL_MAP_MAX = 64 << 20, /* of one map file */
 };
-#define PARCEL_BYTES_MAX ((uint64_t)256 << 30)
 
 struct parcel_out;
 
@@ -33,11 +37,12 @@ void parcel_close(struct parcel_out *p);
 
 struct parcel_in;
 
-/* Into the store under this id, which must be on record as being made. */
-int parcel_begin(struct host *h, const char *id, struct parcel_in **ret, struct err *e);
+/* Into the store under this id, which must be on record as being made. any: also one without a
+ * signature of a host that we know. */
+int parcel_begin(struct host *h, const char *id, bool any, struct parcel_in **ret, struct err *e);
 int parcel_feed(struct parcel_in *p, const void *buf, size_t n, struct err *e);
-/* All has come: is it whole, sound, and of this host's kind? Fills name, template, size, sandbox
- * and generation of *ret. On stable storage when it returns 0. */
+/* All has come: is it whole, sound, and of this host's kind? Fills all of *ret that the archive
+ * decides. On stable storage when it returns 0. */
 int parcel_end(struct parcel_in *p, struct host_snapshot *ret, struct err *e);
 /* The files stay, see parcel_drop(). */
 void parcel_free(struct parcel_in *p);
@@ -46,7 +51,7 @@ void parcel_drop(struct host *h, const char *id);
 
 /* ---- with records; on the loop ---- */
 
-/* A new id, on record as being made. quota as for host_snapshot(). */
+/* A new id, on record as being made. quota as for host_snapshot(). too_many: HOST_IMPORTS_MAX. */
 int host_import_begin(struct host *h, const char *tenant, const struct quota *quota,
                       char ret[SANDBOX_ID + 1], struct err *e);
 /* It is there, with these: from now on it is seen. */

@@ -17,7 +17,9 @@
 #include "host/archive.h"
 #include "host/archive_internal.h"
 #include "host/host.h"
+#include "host/host_internal.h"
 #include "host/sandbox.h"
+#include "host/signature.h"
 #include "layers/digest.h"
 #include "layers/index.h"
 #include "layers/layer.h"
@@ -49,7 +51,9 @@ struct parcel_in {
 	char piece[INDEX_CHUNK];
 	size_t chunk; /* which one comes */
 
+	bool any; /* who sends it answers for it */
 	bool has_manifest, has_state;
+	enum snapshot_origin origin;
 	json_t *record;
 	struct manifest manifest;
 	struct index index; /* of the layer whose data comes next */
@@ -89,13 +93,14 @@ void parcel_drop(struct host *h, const char *id)
 	snapshot_delete(&h->store, id, NULL);
 }
 
-int parcel_begin(struct host *h, const char *id, struct parcel_in **ret, struct err *e)
+int parcel_begin(struct host *h, const char *id, bool any, struct parcel_in **ret, struct err *e)
 {
 	struct parcel_in *p = calloc(1, sizeof(*p));
 
 	if (!p)
 		return err_nomem(e);
 	p->host = h;
+	p->any = any;
 	p->fd = p->dir = -1;
 	snprintf(p->id, sizeof(p->id), "%s", id);
 	if (mkdirat(h->store.snapshots, id, 0700) == 0)
@@ -197,6 +202,87 @@ static int take_map(struct parcel_in *p, struct err *e)
 	return put_text(p, p->name, e);
 }
 
+static int distrust(struct parcel_in *p, enum snapshot_origin origin, const char *public,
+                    struct err *e)
+{
+	p->origin = origin;
+	if (p->any)
+		return 0;
+	if (origin == SNAPSHOT_UNSIGNED)
+		return err_set(
+		    e, EPERM, "archive_untrusted",
+		    "this archive has no signature (pandad 0.1.0 made none): a token with "
+		    "scope admin can import it");
+	return err_set(
+	    e, EPERM, "archive_untrusted",
+	    "this host does not know who exported this, %s: a token with scope admin can "
+	    "import it, or the operator adds that key to the file of import_keys",
+	    public);
+}
+
+/* Whose is it? Asked as soon as the manifest is there, before anything that is large. */
+static int judge(struct parcel_in *p, struct err *e)
+{
+	const json_t *s = json_object_get(p->record, "signature");
+	const char *said = json_string_value(json_object_get(p->record, "manifest_sha256"));
+	const char *public = json_string_value(json_object_get(s, "key"));
+	const char *value = json_string_value(json_object_get(s, "value"));
+	autofree char *text = NULL;
+	char hex[DIGEST_TEXT];
+	struct digest d;
+	bool known;
+	int r = digest_bytes(p->text, p->len, &d);
+
+	if (r < 0)
+		return io_failed(r, e);
+	digest_text(&d, hex);
+	if (said && strcmp(said, hex) != 0)
+		return bad(e, "its manifest is another's");
+	if (!s)
+		return distrust(p, SNAPSHOT_UNSIGNED, NULL, e);
+	if (!said || !public || !value)
+		return bad(e, "its signature is damaged");
+	r = parcel_signed_text(p->record, &text);
+	if (r == 0)
+		r = signature_check(public, value, text, strlen(text));
+	if (r == -EBADMSG)
+		return bad(e, "it was changed after it was signed");
+	if (r < 0)
+		return err_nomem(e);
+	known = !strcmp(public, p->host->archive_key.public);
+	if (!known)
+		r = signature_known(p->host->config.import_keys, public, &known, e);
+	if (r < 0)
+		return r;
+	if (!known)
+		return distrust(p, SNAPSHOT_UNKNOWN_KEY, public, e);
+	p->origin = SNAPSHOT_SIGNED;
+	return 0;
+}
+
+static int take_manifest(struct parcel_in *p, struct err *e)
+{
+	const struct manifest *m = &p->manifest;
+	uint64_t disk = 0;
+	int r = judge(p, e);
+
+	if (r < 0)
+		return r;
+	r = manifest_parse(p->text, p->len, &p->manifest, e);
+	if (r == -EBADMSG)
+		return bad(e, "its manifest is damaged, or says what no machine can be");
+	if (r < 0)
+		return r;
+	p->has_manifest = true;
+	for (size_t d = 0; d < m->ndisks; d++) {
+		if (m->disks[d].is_image)
+			return bad(e, "it needs an image that is not in it");
+		disk = MAX(disk, m->disks[d].size);
+	}
+	r = host_check_size(p->host, m->memory_size, disk, e);
+	return r < 0 ? r : put_text(p, "manifest.json", e);
+}
+
 static int end_member(struct parcel_in *p, struct err *e)
 {
 	int r = 0;
@@ -209,13 +295,7 @@ static int end_member(struct parcel_in *p, struct err *e)
 		if (!json_is_object(p->record))
 			r = bad(e, "record.json is damaged");
 	} else if (!p->has_manifest) {
-		r = manifest_parse(p->text, p->len, &p->manifest, e);
-		p->has_manifest = r == 0;
-		if (r == 0)
-			r = put_text(p, "manifest.json", e);
-		for (size_t d = 0; r == 0 && d < p->manifest.ndisks; d++)
-			if (p->manifest.disks[d].is_image)
-				r = bad(e, "it needs an image that is not in it");
+		r = take_manifest(p, e);
 	} else if (!p->has_state) {
 		p->has_state = true;
 	} else if (!p->data) {
@@ -305,8 +385,11 @@ static int look_at_space(struct parcel_in *p, struct err *e)
 {
 	struct statvfs vfs;
 
-	if (p->total > PARCEL_BYTES_MAX)
-		return bad(e, "it is too long");
+	if (p->total > p->host->config.import_max)
+		return err_set(e, EFBIG, "too_large",
+		               "this snapshot is longer than %llu MiB: the operator can raise "
+		               "import_max_mb",
+		               (unsigned long long)(p->host->config.import_max >> 20));
 	if (p->total - p->looked < LOOK_EVERY)
 		return 0;
 	p->looked = p->total;
@@ -370,11 +453,17 @@ static void text_of(const json_t *j, const char *key, char *buf, size_t n)
 		snprintf(buf, n, "%s", s);
 }
 
+static uint64_t number_of(const json_t *j, const char *key, uint64_t max)
+{
+	json_int_t n = json_integer_value(json_object_get(j, key));
+
+	return n > 0 && (uint64_t)n <= max ? (uint64_t)n : 0;
+}
+
 int parcel_end(struct parcel_in *p, struct host_snapshot *ret, struct err *e)
 {
 	AUTO(engine_image_fini) struct engine_image image = ENGINE_IMAGE_EMPTY;
 	struct host *h = p->host;
-	int64_t generation;
 	int r;
 
 	if (p->where != IN_AFTER || !p->has_state)
@@ -382,6 +471,8 @@ int parcel_end(struct parcel_in *p, struct host_snapshot *ret, struct err *e)
 	r = machine_load(&h->machines, &h->store, p->id, true, &image, e);
 	if (r == -EBADMSG)
 		return bad(e, "what is in it was changed");
+	if (r == -ENOENT)
+		return bad(e, "a file is missing");
 	if (r == 0 && (fsync(p->dir) < 0 || fsync(h->store.snapshots) < 0))
 		r = io_failed(-errno, e);
 	if (r < 0)
@@ -389,8 +480,11 @@ int parcel_end(struct parcel_in *p, struct host_snapshot *ret, struct err *e)
 	text_of(p->record, "name", ret->name, sizeof(ret->name));
 	text_of(p->record, "template", ret->template, sizeof(ret->template));
 	text_of(p->record, "sandbox_id", ret->sandbox_id, sizeof(ret->sandbox_id));
-	generation = json_integer_value(json_object_get(p->record, "generation"));
-	ret->generation = generation > 0 ? (uint64_t)generation : 1;
+	ret->generation = number_of(p->record, "generation", INT64_MAX - 1);
+	ret->generation = MAX(ret->generation, (uint64_t)1);
+	ret->disk_gb = (unsigned)number_of(p->record, "disk_gb", UINT16_MAX);
+	snapshot_size_of(ret, &p->manifest);
 	ret->size_bytes = engine_image_bytes(&image);
+	ret->origin = p->origin;
 	return 0;
 }

@@ -2,6 +2,8 @@
  * host/archive_internal.h - between the files of host/archive.h: what both directions know of a tar
  */
 #pragma once
+#include <jansson.h>
+
 #include "layers/index.h"
 
 enum { TAR_BLOCK = 512 };
@@ -19,6 +21,9 @@ static inline uint64_t tar_padded(uint64_t n)
 {
 	return (n + TAR_BLOCK - 1) / TAR_BLOCK * TAR_BLOCK;
 }
+
+/* What a signature is for: all of the record but its key "signature". Caller frees *ret. */
+int parcel_signed_text(const json_t *record, char **ret);
 
 /* Bytes of a layer's i-th chunk with something in it; only the last of a file may be shorter. */
 uint64_t parcel_chunk_len(const struct index *x, size_t i, uint64_t pages);

@@ -16,6 +16,8 @@
 #include "host/archive.h"
 #include "host/archive_internal.h"
 #include "host/host.h"
+#include "host/signature.h"
+#include "layers/digest.h"
 #include "layers/index.h"
 #include "layers/layer.h"
 #include "layers/manifest.h"
@@ -110,19 +112,58 @@ static int add_set(struct parcel_out *p, const struct set *s)
 	return r;
 }
 
-static int add_record(struct parcel_out *p, const struct host_snapshot *s)
+/* Of all that the record says: in our name only what we took, or believe. */
+static int sign_record(const struct signature_key *key, json_t *record)
 {
-	json_t *j =
-	    json_pack("{s:s, s:s, s:s, s:s, s:I, s:I}", "format", "panda-snapshot-1", "name",
-	              s->name, "template", s->template, "sandbox_id", s->sandbox_id, "generation",
-	              (json_int_t)s->generation, "created_at_ms", (json_int_t)s->created_ms);
-	struct member m = {.name = "record.json", .fd = -1};
-	int r;
+	autofree char *text = NULL;
+	char value[SIGNATURE_VALUE];
+	int r = parcel_signed_text(record, &text);
 
-	m.bytes = j ? json_dumps(j, JSON_COMPACT) : NULL;
-	json_decref(j);
-	if (!m.bytes)
+	if (r == 0)
+		r = signature_make(key, text, strlen(text), value);
+	if (r < 0)
+		return r;
+	return json_object_set_new(record, "signature",
+	                           json_pack("{s:s, s:s}", "key", key->public, "value", value)) < 0
+	           ? -ENOMEM
+	           : 0;
+}
+
+static int digest_of_file(int dir, const char *name, size_t max, char ret[DIGEST_TEXT])
+{
+	autofree char *bytes = NULL;
+	struct digest d;
+	size_t n;
+	int r = io_read_file(dir, name, max, &bytes, &n);
+
+	if (r == 0)
+		r = digest_bytes(bytes, n, &d);
+	if (r == 0)
+		digest_text(&d, ret);
+	return r;
+}
+
+static int add_record(struct parcel_out *p, struct host *h, const struct host_snapshot *s)
+{
+	AUTO(json_decrefp) json_t *j = NULL;
+	struct member m = {.name = "record.json", .fd = -1};
+	char manifest[DIGEST_TEXT];
+	int r = digest_of_file(p->dir, "manifest.json", MANIFEST_BYTES_MAX, manifest);
+
+	if (r < 0)
+		return r;
+	j = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:s}", "format", "panda-snapshot-1",
+	              "name", s->name, "template", s->template, "sandbox_id", s->sandbox_id,
+	              "generation", (json_int_t)s->generation, "created_at_ms",
+	              (json_int_t)s->created_ms, "disk_gb", (int)s->disk_gb, "manifest_sha256",
+	              manifest);
+	if (!j)
 		return -ENOMEM;
+	if (s->origin == SNAPSHOT_TAKEN || s->origin == SNAPSHOT_SIGNED)
+		r = sign_record(&h->archive_key, j);
+	m.bytes = r == 0 ? json_dumps(j, JSON_COMPACT) : NULL;
+	if (!m.bytes)
+		return r < 0 ? r : -ENOMEM;
 	m.size = strlen(m.bytes);
 	r = add(p, m);
 	if (r < 0)
@@ -159,7 +200,7 @@ int parcel_open(struct host *h, const struct host_snapshot *s, struct parcel_out
 		parcel_close(p);
 		return r;
 	}
-	r = p->dir < 0 ? -ENOENT : add_record(p, s);
+	r = p->dir < 0 ? -ENOENT : add_record(p, h, s);
 	if (r == 0)
 		r = add_file(p, "manifest.json");
 	if (r == 0)

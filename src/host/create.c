@@ -179,6 +179,9 @@ static int resolve(struct host *h, struct sandbox *sb, struct err *e)
 		r = host_snapshot_get(h, sb->tenant, sb->spec.from_snapshot, &snap, e);
 		if (r < 0)
 			return r;
+		r = snapshot_size(h, &snap, e);
+		if (r < 0)
+			return r;
 		if (json_array_size(sb->spec.volumes))
 			return err_set(
 			    e, EINVAL, "bad_request",
@@ -186,6 +189,7 @@ static int resolve(struct host *h, struct sandbox *sb, struct err *e)
 			    "when it runs (POST /v1/sandboxes/{id}/volumes)");
 		snprintf(sb->spec.template, sizeof(sb->spec.template), "%s", snap.template);
 		sb->generation = snap.generation;
+		sb->memory_mb = snap.memory_mb;
 		sb->disk_gb = snap.disk_gb;
 	}
 	t = template_find(h->depot.templates, sb->tenant, sb->spec.template, e);
@@ -199,7 +203,8 @@ static int resolve(struct host *h, struct sandbox *sb, struct err *e)
 	}
 	snprintf(sb->spec.template, sizeof(sb->spec.template), "%s", t->name);
 	sb->cpu = t->cpu;
-	sb->memory_mb = t->memory_mb;
+	if (!sb->spec.from_snapshot[0])
+		sb->memory_mb = t->memory_mb;
 	if (sb->spec.disk_gb)
 		sb->disk_gb = MIN(sb->spec.disk_gb, t->disk_gb);
 	else if (!sb->disk_gb)

@@ -156,6 +156,8 @@ static int side_open(struct diff *d, struct side *s, struct err *e)
 		return 0;
 	if (s->load[0])
 		r = machine_load(ms, &d->host->store, s->load, false, &s->image, e);
+	if (r == 0 && s->scratch)
+		r = host_check_image(d->host, &s->image, e);
 	if (r == 0 && s->scratch) {
 		r = machine_start_guest(ms, &start, NULL, 1, NULL, &s->guest, e);
 		s->started = r == 0;

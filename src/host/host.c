@@ -24,6 +24,7 @@
 #include "host/network.h"
 #include "host/records.h"
 #include "host/sandbox.h"
+#include "host/signature.h"
 #include "host/volume_use.h"
 #include "layers/snapshot.h"
 #include "machine/engine.h"
@@ -198,6 +199,7 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 {
 	struct host *h = calloc(1, sizeof(*h));
 	char path[PATH_MAX];
+	bool known;
 	int r;
 
 	if (!h)
@@ -226,6 +228,10 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 	snprintf(path, sizeof(path), "%s/disks", c->data_dir);
 	if (r == 0)
 		r = machines_disks(&h->machines, path, e);
+	if (r == 0)
+		r = signature_key_open(h->db, c->data_dir, &h->archive_key, e);
+	if (r == 0) /* an import reads it anew; here the operator hears of what is wrong in it */
+		r = signature_known(c->import_keys, NULL, &known, e);
 	if (r == 0)
 		r = open_templates(h, e);
 	if (r == 0)

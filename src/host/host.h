@@ -15,6 +15,7 @@
 #include "host/event.h"
 #include "host/records.h"
 #include "host/sandbox.h"
+#include "host/signature.h"
 #include "layers/snapshot.h"
 #include "machine/machine.h"
 #include "net/net.h"
@@ -39,7 +40,11 @@ struct host_config {
 	bool compress_hibernated, compress_snapshots;
 	int64_t snapshots_keep, snapshots_max_age_s; /* host/retention.c; 0: all, for ever */
 	uint64_t snapshots_total;                    /* bytes of a tenant; 0: no limit */
-	bool network;                                /* false: guests have none */
+	const char *import_keys;                     /* host/signature.h; NULL: only our own */
+	uint64_t import_max;                         /* bytes of one archive */
+	/* What one machine may have, whatever a template or an archive says: bytes. */
+	uint64_t machine_memory_max, machine_disk_max;
+	bool network; /* false: guests have none */
 	struct events_config events;
 	struct net_config net; /* host_open() sets loop, ready, event, gone and arg itself */
 };
@@ -58,6 +63,8 @@ struct host_stats {
 
 enum {
 	HOST_REQUEST_MAX = 64,
+	HOST_IMPORTS_MAX = 16,      /* archives that come in at once, */
+	HOST_TENANT_IMPORTS_MAX = 2 /* and of one tenant */
 };
 
 struct host {
@@ -88,6 +95,10 @@ struct host {
 	unsigned nspare, preparing;
 	struct loop_timer sweep;
 	struct drain *drain; /* NULL: we are not about to end */
+	struct signature_key archive_key;
+	struct {
+		char id[SANDBOX_ID + 1], tenant[TENANT_MAX + 1]; /* id "": free */
+	} imports[HOST_IMPORTS_MAX];
 };
 
 /* Opens the data directory, adopts what runs, finishes or undoes what a crash left, and logs what
@@ -132,6 +143,16 @@ void host_fork(struct host *h, struct sandbox *sb, size_t count, const json_t *m
                const char *tree, const struct quota *quota,
                void (*done)(void *arg, const struct err *e, struct host_forked *f), void *arg);
 
+/* Who answers for what is in a snapshot. */
+enum snapshot_origin {
+	SNAPSHOT_TAKEN,       /* we took it */
+	SNAPSHOT_SIGNED,      /* imported, signed by us or by a host we know */
+	SNAPSHOT_UNSIGNED,    /* imported by an admin, without a signature */
+	SNAPSHOT_UNKNOWN_KEY, /* imported by an admin, signed by a host we do not know */
+};
+/* As records and the API call it; NULL: SNAPSHOT_TAKEN. */
+const char *snapshot_origin_name(enum snapshot_origin o);
+
 struct host_snapshot {
 	char id[SANDBOX_ID + 1], tenant[TENANT_MAX + 1], sandbox_id[SANDBOX_ID + 1];
 	char name[SNAPSHOT_NAME_MAX + 1], template[TEMPLATE_NAME_MAX + 1];
@@ -139,6 +160,8 @@ struct host_snapshot {
 	uint64_t expires_ms; /* when it goes by itself; 0: never */
 	uint64_t generation; /* of the machine it was taken from */
 	unsigned disk_gb;    /* what that may write; 0: not known */
+	unsigned memory_mb;  /* what it has; 0: not known, it was taken by pandad 0.1.0 */
+	enum snapshot_origin origin;
 };
 
 void host_snapshot(struct host *h, struct sandbox *sb, const char *name, const struct quota *quota,

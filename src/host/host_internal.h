@@ -5,7 +5,9 @@
 #include "host/host.h"
 #include "host/sandbox.h"
 #include "layers/layer.h"
+#include "layers/manifest.h"
 #include "layers/snapshot.h"
+#include "machine/engine.h"
 
 /* ---- sandbox_state.c ---- */
 
@@ -49,7 +51,15 @@ static inline struct snapshot_store store_as(const struct host *h, bool compress
 
 /* ---- admit.c ---- */
 
-/* Is there room for n more sandboxes of this size? host_full, quota_exceeded. */
+/*
+ * Is a machine with this memory, and a largest disk of this size (bytes), one that this host runs?
+ * Its control group and its file size limit follow from these. Any thread. Kind: too_large, which
+ * names the limit and its key.
+ */
+int host_check_size(const struct host *h, uint64_t memory, uint64_t disk, struct err *e);
+/* The same. Whatever is started comes by here, wherever it is from. */
+int host_check_image(const struct host *h, const struct engine_image *image, struct err *e);
+/* Is there room for n more sandboxes of this size? host_full, quota_exceeded, too_large. */
 int host_admit(struct host *h, const char *tenant, size_t n, unsigned memory_mb,
                const struct quota *quota, struct err *e);
 
@@ -80,6 +90,10 @@ int host_recover(struct host *h, struct err *e);
 
 /* The doc column of a snapshot. */
 json_t *snapshot_doc(const struct host_snapshot *s);
+/* What its machine has: memory_mb, and disk_gb unless it is known to be less. */
+void snapshot_size_of(struct host_snapshot *s, const struct manifest *m);
+/* The same, from the manifest, where the record does not say it. Reads a small file. */
+int snapshot_size(struct host *h, struct host_snapshot *s, struct err *e);
 /* May a tenant have one more, by its quota (which may be NULL)? */
 int snapshot_admit(struct host *h, const char *tenant, const struct quota *quota, struct err *e);
 

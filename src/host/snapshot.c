@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "base/pool.h"
 #include "base/uuid.h"
 #include "db/snapshots.h"
@@ -20,6 +21,7 @@
 #include "host/host_internal.h"
 #include "host/op.h"
 #include "host/sandbox.h"
+#include "layers/manifest.h"
 #include "layers/snapshot.h"
 #include "machine/engine.h"
 #include "machine/machine.h"
@@ -36,12 +38,54 @@ struct snap {
 	struct err err;
 };
 
+static const char *const origins[] = {
+    [SNAPSHOT_SIGNED] = "signed",
+    [SNAPSHOT_UNSIGNED] = "unsigned",
+    [SNAPSHOT_UNKNOWN_KEY] = "unknown_key",
+};
+
+const char *snapshot_origin_name(enum snapshot_origin o)
+{
+	return origins[o];
+}
+
+static enum snapshot_origin origin_parse(const char *name)
+{
+	for (size_t i = 0; name && i < ARRAY_LEN(origins); i++)
+		if (origins[i] && !strcmp(origins[i], name))
+			return (enum snapshot_origin)i;
+	return SNAPSHOT_TAKEN;
+}
+
 json_t *snapshot_doc(const struct host_snapshot *s)
 {
-	return json_pack("{s:s, s:s, s:I, s:I, s:i, s:I}", "name", s->name, "template", s->template,
-	                 "size_bytes", (json_int_t)s->size_bytes, "generation",
-	                 (json_int_t)s->generation, "disk_gb", (int)s->disk_gb, "expires_ms",
-	                 (json_int_t)s->expires_ms);
+	return json_pack("{s:s, s:s, s:I, s:I, s:i, s:i, s:I, s:s?}", "name", s->name, "template",
+	                 s->template, "size_bytes", (json_int_t)s->size_bytes, "generation",
+	                 (json_int_t)s->generation, "disk_gb", (int)s->disk_gb, "memory_mb",
+	                 (int)s->memory_mb, "expires_ms", (json_int_t)s->expires_ms, "imported",
+	                 snapshot_origin_name(s->origin));
+}
+
+void snapshot_size_of(struct host_snapshot *s, const struct manifest *m)
+{
+	uint64_t own = 0;
+
+	for (size_t d = 0; d < m->ndisks; d++)
+		if (!m->disks[d].read_only)
+			own = MAX(own, m->disks[d].size);
+	s->memory_mb = (unsigned)((m->memory_size + (1 << 20) - 1) >> 20);
+	if (!s->disk_gb)
+		s->disk_gb = (unsigned)((own + (1 << 30) - 1) >> 30);
+}
+
+int snapshot_size(struct host *h, struct host_snapshot *s, struct err *e)
+{
+	AUTO(manifest_fini) struct manifest m = {0};
+	int r = s->memory_mb ? 0 : snapshot_manifest(&h->store, s->id, &m, e);
+
+	if (r == 0 && !s->memory_mb)
+		snapshot_size_of(s, &m);
+	return r;
 }
 
 /* What its files take on disk, uncompressed; some of it may be shared with other snapshots. */
@@ -56,6 +100,7 @@ static void snap_work(void *arg)
 	fault_at("snapshot.sealed");
 	if (s->r == 0) {
 		s->s.size_bytes = engine_image_bytes(&image);
+		s->s.memory_mb = (unsigned)((image.memory_size + (1 << 20) - 1) >> 20);
 		s->r = machine_save(&image, &store, s->s.id, s->s.sandbox_id, &s->err);
 		if (s->r == 0)
 			machine_saved(&h->machines, s->machine, &image);
@@ -198,7 +243,9 @@ static bool tell(void *arg, const struct db_snapshot *row)
 	    .size_bytes = (uint64_t)json_integer_value(json_object_get(doc, "size_bytes")),
 	    .expires_ms = (uint64_t)json_integer_value(json_object_get(doc, "expires_ms")),
 	    .generation = (uint64_t)json_integer_value(json_object_get(doc, "generation")),
-	    .disk_gb = (unsigned)json_integer_value(json_object_get(doc, "disk_gb"))};
+	    .disk_gb = (unsigned)json_integer_value(json_object_get(doc, "disk_gb")),
+	    .memory_mb = (unsigned)json_integer_value(json_object_get(doc, "memory_mb")),
+	    .origin = origin_parse(json_string_value(json_object_get(doc, "imported")))};
 
 	snprintf(s.id, sizeof(s.id), "%s", row->id);
 	snprintf(s.tenant, sizeof(s.tenant), "%s", row->tenant);

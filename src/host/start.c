@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "host/host.h"
+#include "host/host_internal.h"
 #include "host/sandbox.h"
 #include "host/volume_use.h"
 #include "layers/map.h"
@@ -96,6 +97,9 @@ void start_job_run(struct start_job *j)
 		if (j->r < 0)
 			goto out;
 	}
+	j->r = host_check_image(h, &j->image, &j->err);
+	if (j->r < 0)
+		goto out;
 	memcpy(s.volumes, j->volumes, sizeof(s.volumes));
 	j->r = machine_start_guest(&h->machines, &s, j->parent, j->generation, &info, &j->guest,
 	                           &j->err);

@@ -57,6 +57,10 @@ int snapshot_write(const struct snapshot_store *st, const char *id, struct manif
 /* Whether snapshot_load() would find all files, with the right sizes; unpacks and keeps nothing. */
 int snapshot_look(const struct snapshot_store *st, const char *id, struct err *e);
 
+/* Only what is in it: reads a file of at most MANIFEST_BYTES_MAX. Release with manifest_fini(). */
+int snapshot_manifest(const struct snapshot_store *st, const char *id, struct manifest *ret,
+                      struct err *e);
+
 /* Opens everything. host NULL: wherever it may run. Caller owns *ret. */
 int snapshot_load(const struct snapshot_store *st, const char *id, const struct manifest_host *host,
                   enum snapshot_check check, struct snapshot **ret, struct err *e);

@@ -222,6 +222,24 @@ int snapshot_look(const struct snapshot_store *st, const char *id, struct err *e
 	return r;
 }
 
+int snapshot_manifest(const struct snapshot_store *st, const char *id, struct manifest *ret,
+                      struct err *e)
+{
+	autoclose int dir = -1;
+	int r = snapshot_check_id(id, e);
+
+	if (r < 0)
+		return r;
+	dir = snapshot_open_dir(st->snapshots, id);
+	if (dir < 0)
+		return dir == -ENOENT ? snapshot_missing(id, e)
+		                      : snapshot_fail(e, dir, id, "opening it");
+	r = load_manifest(dir, ret, e);
+	if (r < 0)
+		err_prefix(e, "snapshot '%s'", id);
+	return r;
+}
+
 int snapshot_load(const struct snapshot_store *st, const char *id, const struct manifest_host *host,
                   enum snapshot_check check, struct snapshot **ret, struct err *e)
 {

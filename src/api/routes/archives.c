@@ -175,6 +175,7 @@ struct archive_taking {
 	struct host_snapshot snap;
 	struct err err;
 	int r;
+	bool any; /* an admin sends it, who answers for it */
 	bool working, gone, all;
 	char piece[HTTP_CHUNK]; /* a copy: the request may end while it is being written */
 };
@@ -200,8 +201,10 @@ static void undo_done(void *arg)
 {
 	struct archive_taking *t = arg;
 
-	if (t->r < 0)
+	if (t->r < 0) {
 		host_import_undo(t->host, t->id); /* its files are gone already */
+		call_error(t->call, &t->err);     /* now, so that it can be tried again at once */
+	}
 	taking_free(t);
 }
 
@@ -212,9 +215,7 @@ static void taking_end(struct archive_taking *t)
 	call_on_gone(c, NULL, NULL);
 	if (t->r == 0)
 		t->r = host_import_end(t->host, &t->snap, &t->err);
-	if (t->r < 0)
-		call_error(c, &t->err);
-	else
+	if (t->r == 0)
 		call_json(c, 201, snapshot_json(&t->snap));
 	if (pool_submit_for(t->host->pool, t->snap.tenant, undo_work, undo_done, t) < 0) {
 		undo_work(t);
@@ -227,7 +228,7 @@ static void feed_work(void *arg)
 	struct archive_taking *t = arg;
 
 	if (!t->in)
-		t->r = parcel_begin(t->host, t->id, &t->in, &t->err);
+		t->r = parcel_begin(t->host, t->id, t->any, &t->in, &t->err);
 	if (t->r == 0 && t->all)
 		t->r = parcel_end(t->in, &t->snap, &t->err);
 	else if (t->r == 0)
@@ -298,6 +299,7 @@ void snapshot_import(struct call *c)
 	}
 	t->call = call_hold(c);
 	t->host = c->host;
+	t->any = c->admin;
 	memcpy(t->snap.id, t->id, sizeof(t->id));
 	snprintf(t->snap.tenant, sizeof(t->snap.tenant), "%s", c->tenant);
 	t->snap.created_ms = wall_ms();

@@ -13,12 +13,13 @@
 
 json_t *snapshot_json(const struct host_snapshot *s)
 {
-	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:s, s:s, s:s}", "id", s->id,
-	                 "sandbox_id", s->sandbox_id, "name", s->name, "template", s->template,
-	                 "size_bytes", (json_int_t)s->size_bytes, "created_at",
-	                 json_time(s->created_ms), "expires_at",
-	                 s->expires_ms ? json_time(s->expires_ms) : json_null(), "mem_path", "",
-	                 "state_path", "", "workspace", s->tenant);
+	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:s?, s:o, s:o, s:s, s:s, s:s}", "id",
+	                 s->id, "sandbox_id", s->sandbox_id, "name", s->name, "template",
+	                 s->template, "size_bytes", (json_int_t)s->size_bytes, "memory_mb",
+	                 (int)s->memory_mb, "disk_gb", (int)s->disk_gb, "imported",
+	                 snapshot_origin_name(s->origin), "created_at", json_time(s->created_ms),
+	                 "expires_at", s->expires_ms ? json_time(s->expires_ms) : json_null(),
+	                 "mem_path", "", "state_path", "", "workspace", s->tenant);
 }
 
 static void taken(void *arg, const struct err *e, const struct host_snapshot *s)

@@ -129,7 +129,10 @@ void bed_make(struct bed *b)
 	                                 .sandboxes_max = 4096,
 	                                 .idle_s = 900,
 	                                 .silent_s = 20,
-	                                 .build_s = 1200};
+	                                 .build_s = 1200,
+	                                 .import_max = (uint64_t)1 << 30,
+	                                 .machine_memory_max = (uint64_t)64 << 30,
+	                                 .machine_disk_max = (uint64_t)64 << 30};
 	b->engine = (struct engine){.name = "fake", .isolation = "a-process", .kernel = "fake-1"};
 }
 

@@ -202,7 +202,7 @@ static void ask_import(struct scene *s)
 	assert_int_equal(host_snapshot_get(h, "t", s->snapshot, &snap, &e), 0);
 	assert_int_equal(parcel_open(h, &snap, &out, &e), 0);
 	assert_int_equal(host_import_begin(h, "t", NULL, id, &e), 0);
-	assert_int_equal(parcel_begin(h, id, &in, &e), 0);
+	assert_int_equal(parcel_begin(h, id, false, &in, &e), 0);
 	while ((n = parcel_read(out, buf, sizeof(buf))) > 0)
 		assert_int_equal(parcel_feed(in, buf, (size_t)n, &e), 0);
 	assert_int_equal(parcel_end(in, &snap, &e), 0);

@@ -492,6 +492,9 @@ class Snapshot(_Id):
     name: str
     template: str
     size_bytes: int
+    memory_mb: int
+    disk_gb: int
+    imported: Optional[str]
     created_at: str
     expires_at: Optional[str]
 
@@ -502,6 +505,9 @@ class Snapshot(_Id):
         s.name = _str(d, "name")
         s.template = _str(d, "template")
         s.size_bytes = _int(d, "size_bytes")
+        s.memory_mb = _int(d, "memory_mb")
+        s.disk_gb = _int(d, "disk_gb")
+        s.imported = _opt_str(d, "imported")
         s.created_at = _str(d, "created_at")
         s.expires_at = _opt_str(d, "expires_at")
         s.raw = dict(d)

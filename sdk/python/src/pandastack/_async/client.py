@@ -154,7 +154,8 @@ class AsyncSnapshots:
 
     async def import_(self, local: Union[LocalPath, IO[bytes]]) -> Snapshot:
         """Takes in what export() wrote, here or on another host (a path or open binary file). Every byte is checked
-        before the server knows it; it gets an id of its own."""
+        before the server knows it; it gets an id of its own. It must be signed by a host that the server knows,
+        unless the key has scope admin; `imported` of the snapshot says which it was."""
         f: IO[bytes] = await offload(open_local, local, "rb") if isinstance(local, (str, os.PathLike)) else local
         try:
             r = await self._client.transport.request(
