@@ -126,7 +126,7 @@ def test_requests_are_rewritten_and_nothing_of_ours_leaks(pandad, web):
     assert "keep-alive" not in a.headers
     c = http.client.HTTPConnection("127.0.0.1", pandad.port)
     c.request("GET", f"{at}/echo", headers={"Authorization": f"Bearer {pandad.key}"})
-    assert c.getresponse().headers.get_all("Set-Cookie") == ["a=1", "b=2"]
+    assert c.getresponse().headers.get_all("Set-Cookie") == [f"a=1; Path={at}/", f"b=2; Path={at}/"]
     c.close()
     assert pandad.ask("GET", f"{at}/nope").status == 404
     assert pandad.ask("DELETE", f"{at}/echo").body.startswith(b"DELETE /echo")
@@ -140,6 +140,8 @@ def test_a_guest_says_nothing_about_the_origin_it_shares(pandad, web):
     for path, host in (f"{at}/origin", None), (f"/v1/p/{token}/origin", None), ("/origin", f"8000-{id}.localhost"):
         a = pandad.ask("GET", path, headers={"Host": host} if host else {})
         said = {k.lower() for k in a.headers}
+        assert a.headers["referrer-policy"] == "same-origin"
+        assert a.headers.get("content-security-policy", "").startswith("sandbox allow-scripts ") == (host is None)
         assert a.body == b"mine" and "x-plain" in said
         assert said & wide == (wide if host else set()), path
 

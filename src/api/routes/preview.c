@@ -11,6 +11,7 @@
 
 #include "api/api.h"
 #include "api/routes/ports.h"
+#include "api/routes/preview_cookie.h"
 #include "api/routes/preview_link.h"
 #include "api/routes/routes.h"
 #include "api/streams/credit.h"
@@ -47,7 +48,9 @@ struct proxy {
 	struct job *j;
 	unsigned port;
 	enum phase phase;
-	bool ours; /* below our own paths, so its answers are of our origin */
+	/* The path of ours that leads to the port, so that its answers are of our origin; NULL: it
+	 * has a host name of its own. */
+	char *prefix;
 	bool upgrade, chunked_out, has_body, reading, piece_in, all_in;
 
 	/* to the guest */
@@ -68,6 +71,7 @@ struct proxy {
 static void proxy_free(struct proxy *x)
 {
 	call_leave(x->c);
+	free(x->prefix);
 	free(x->request);
 	free(x->head);
 	free(x);
@@ -233,13 +237,13 @@ static char *request_head(struct proxy *x, const char *path, size_t *len)
 	if (!f)
 		return NULL;
 	fprintf(f, "%s %s%s", http_method(r), *path == '/' ? "" : "/", path);
-	put_query(f, http_query(r), x->ours);
+	put_query(f, http_query(r), x->prefix);
 	fprintf(f, " HTTP/1.1\r\n");
 	for (size_t i = 0; http_header_at(r, i, &name, &value); i++)
 		if (!hides(connection, name) && !one_of(name, drop) && !is_order(name) &&
 		    strncasecmp(name, "X-Forwarded-", 12) != 0 &&
-		    !(strcasecmp(name, "Referer") == 0 && referer_tells(value, x->ours)) &&
-		    !(x->ours && strcasecmp(name, "Authorization") == 0))
+		    !(strcasecmp(name, "Referer") == 0 && referer_tells(value, x->prefix)) &&
+		    !(x->prefix && strcasecmp(name, "Authorization") == 0))
 			fprintf(f, "%s: %s\r\n", name, value);
 	fprintf(f, "X-Forwarded-For: %s\r\nX-Forwarded-Host: %s\r\nX-Forwarded-Proto: http%s\r\n",
 	        http_peer(r), host ? host : "", http_is_tls(r) ? "s" : "");
@@ -317,6 +321,18 @@ static int64_t announced(const struct http_head *h)
 	return text && isdigit((unsigned char)*text) ? strtoll(text, NULL, 10) : -1;
 }
 
+/* As clients get it, or NULL: they do not. *mem is what the caller has to free. */
+static const char *value_for(const struct proxy *x, const char *name, const char *value, char **mem)
+{
+	*mem = NULL;
+	if (strcasecmp(name, "Set-Cookie") == 0)
+		return *mem = cookie_narrow(value, x->prefix);
+	/* The URL of a page opens it: other sites are not to be told. */
+	if (strcasecmp(name, "Referrer-Policy") == 0)
+		return strcmp(value, "no-referrer") == 0 ? value : NULL;
+	return value;
+}
+
 /* Returns false when x is gone. */
 static bool begin_tunnel(struct proxy *x, const struct http_head *h)
 {
@@ -326,10 +342,15 @@ static bool begin_tunnel(struct proxy *x, const struct http_head *h)
 	const char *connection = http_head_field(h, "Connection");
 	int r = -ENOMEM;
 
-	for (size_t i = 0; f && i < h->n; i++)
-		if (strcasecmp(h->field[i].name, "Upgrade") == 0 ||
-		    (!hides(connection, h->field[i].name) && !is_order(h->field[i].name)))
-			fprintf(f, "%s: %s\r\n", h->field[i].name, h->field[i].value);
+	for (size_t i = 0; f && i < h->n; i++) {
+		const char *name = h->field[i].name;
+		autofree char *mem = NULL;
+		const char *value = value_for(x, name, h->field[i].value, &mem);
+
+		if (value && (strcasecmp(name, "Upgrade") == 0 ||
+		              (!hides(connection, name) && !is_order(name))))
+			fprintf(f, "%s: %s\r\n", name, value);
+	}
 	if (f && fclose(f) == 0) {
 		x->phase = TUNNEL;
 		x->chunked_out = x->has_body = false;
@@ -370,10 +391,22 @@ static bool answer(struct proxy *x, const struct http_head *h)
 		proxy_fail(x, "its answer makes no sense");
 		return false;
 	}
-	for (size_t i = 0; i < h->n; i++)
-		if (!hides(connection, h->field[i].name) && !one_of(h->field[i].name, drop) &&
-		    !is_order(h->field[i].name) && !(x->ours && one_of(h->field[i].name, origin)))
-			http_add_header(r, h->field[i].name, h->field[i].value);
+	/* One that says more is later, and counts. */
+	http_add_header(r, "Referrer-Policy", "same-origin");
+	/* A page below our paths is of no origin: it reads nothing of ours, nor of another page's.
+	 * What it says of its own comes on top. */
+	if (x->prefix)
+		http_add_header(r, "Content-Security-Policy",
+		                "sandbox allow-scripts allow-forms allow-popups allow-downloads");
+	for (size_t i = 0; i < h->n; i++) {
+		const char *name = h->field[i].name;
+		autofree char *mem = NULL;
+		const char *value = value_for(x, name, h->field[i].value, &mem);
+
+		if (value && !hides(connection, name) && !one_of(name, drop) && !is_order(name) &&
+		    !(x->prefix && one_of(name, origin)))
+			http_add_header(r, name, value);
+	}
 	if (type && strncasecmp(type, "text/event-stream", 17) == 0)
 		http_add_header(r, "X-Accel-Buffering", "no");
 	x->kind = h->body;
@@ -495,8 +528,9 @@ static void on_gone(void *arg)
 
 /* ---- the ways in ---- */
 
-/* ours: by one of our paths, and maybe with our credentials; else by a host name of its own. */
-static void proxy_run(struct call *c, unsigned port, const char *path, bool ours)
+/* prefix: our path that leads to the port, maybe with our credentials; NULL: a host name of its
+ * own does. */
+static void proxy_run(struct call *c, unsigned port, const char *path, const char *prefix)
 {
 	static const struct job_ops ops = {.data = on_data,
 	                                   .eof = on_eof,
@@ -510,7 +544,7 @@ static void proxy_run(struct call *c, unsigned port, const char *path, bool ours
 	if (x) {
 		x->c = call_hold(c);
 		x->port = port;
-		x->ours = ours;
+		x->prefix = prefix ? strdup(prefix) : NULL;
 		x->credit = (struct credit){.give = credit_to_job, .arg = &x->j};
 		x->upgrade = up && *up && !strpbrk(up, ", ") && http_wants_upgrade(c->req, up);
 		x->chunked_out = http_body_length(c->req) < 0;
@@ -518,7 +552,7 @@ static void proxy_run(struct call *c, unsigned port, const char *path, bool ours
 		x->head = malloc(HTTP_HEAD_MAX);
 		x->request = request_head(x, path, &n);
 	}
-	if (!x || !x->head || !x->request)
+	if (!x || !x->head || !x->request || (prefix && !x->prefix))
 		err_nomem(&e);
 	else
 		x->j = job_start(c->host, c->sb, WIRE_CONNECT,
@@ -538,16 +572,20 @@ static void proxy_run(struct call *c, unsigned port, const char *path, bool ours
 
 void proxy_port(struct call *c)
 {
+	char prefix[SANDBOX_ID + 64];
 	unsigned port;
 
-	if (port_param(c, c->param[1], &port))
-		proxy_run(c, port, c->param[2] ? c->param[2] : "", true);
+	if (!port_param(c, c->param[1], &port))
+		return;
+	snprintf(prefix, sizeof(prefix), "/v1/sandboxes/%s/proxy/%s", c->sb->id, c->param[1]);
+	proxy_run(c, port, c->param[2] ? c->param[2] : "", prefix);
 }
 
 void proxy_signed(struct call *c)
 {
 	const char *rest = c->param[1] ? c->param[1] : "";
 	autofree char *path = NULL;
+	char prefix[PREVIEW_TOKEN_MAX + 8];
 	struct preview p;
 	struct err e;
 
@@ -569,7 +607,8 @@ void proxy_signed(struct call *c)
 		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
 		return;
 	}
-	proxy_run(c, p.port, path, true);
+	snprintf(prefix, sizeof(prefix), "/v1/p/%s", c->param[0]);
+	proxy_run(c, p.port, path, prefix);
 }
 
 bool proxy_by_host(struct api *a, struct http_req *r)
@@ -590,6 +629,6 @@ bool proxy_by_host(struct api *a, struct http_req *r)
 		return true;
 	}
 	memcpy(c->tenant, c->sb->tenant, sizeof(c->tenant));
-	proxy_run(c, port, http_path(r), false);
+	proxy_run(c, port, http_path(r), NULL);
 	return true;
 }

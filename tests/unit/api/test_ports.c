@@ -151,6 +151,22 @@ static void a_service_gives_no_orders_to_a_web_server_in_front(void **state)
 	assert_string_equal(header("X-Accel-Buffering"), "no");
 }
 
+/* Below our paths all sandboxes, and the API, would be one origin to a browser. */
+static void a_page_below_our_paths_is_of_no_origin(void **state)
+{
+	const char *id = sandbox_made(NULL);
+	char path[200];
+
+	serve("HTTP/1.1 200 OK\r\nSet-Cookie: s=1; Path=/app; Domain=localhost; Secure\r\n"
+	      "Referrer-Policy: unsafe-url\r\nContent-Length: 2\r\n\r\nok");
+	good(200, NULL, "GET /v1/sandboxes/%s/proxy/80/", id);
+	assert_string_equal(header("Content-Security-Policy"),
+	                    "sandbox allow-scripts allow-forms allow-popups allow-downloads");
+	assert_string_equal(header("Referrer-Policy"), "same-origin");
+	snprintf(path, sizeof(path), "s=1; Secure; Path=/v1/sandboxes/%s/proxy/80/app", id);
+	assert_string_equal(header("Set-Cookie"), path);
+}
+
 static void bodies_pass_in_each_of_their_forms(void **state)
 {
 	const char *id = sandbox_made(NULL);
@@ -640,6 +656,7 @@ int main(void)
 	    api_test(a_declaration_is_checked),
 	    api_test(a_service_answers_through_the_proxy),
 	    api_test(a_service_gives_no_orders_to_a_web_server_in_front),
+	    api_test(a_page_below_our_paths_is_of_no_origin),
 	    api_test(bodies_pass_in_each_of_their_forms),
 	    api_test(the_service_hears_the_request_without_our_secrets),
 	    api_test(bodies_of_requests_reach_the_service),
