@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/macro.h"
 #include "db/settings.h"
 #include "host/host.h"
 #include "http/server.h"
@@ -75,6 +76,21 @@ static int render(struct api *a, struct err *e)
 	return 0;
 }
 
+static int parse_mode(const char *text, enum preview_mode *ret, struct err *e)
+{
+	static const char *const words[] = {
+	    [PREVIEW_DECLARED] = "declared", [PREVIEW_OFF] = "off", [PREVIEW_OPEN] = "open"};
+
+	for (size_t i = 0; text && i < ARRAY_LEN(words); i++)
+		if (strcmp(text, words[i]) == 0) {
+			*ret = (enum preview_mode)i;
+			return 0;
+		}
+	return text ? err_set(e, EINVAL, "bad_config",
+	                      "preview: '%.40s' is neither off, declared nor open", text)
+	            : 0;
+}
+
 int api_new(struct host *h, const struct api_config *c, struct api **ret, struct err *e)
 {
 	struct api *a = calloc(1, sizeof(*a));
@@ -94,11 +110,14 @@ int api_new(struct host *h, const struct api_config *c, struct api **ret, struct
 	a->config.allowed_origins = a->allowed_origins;
 	a->config.preview_suffix = a->preview_suffix;
 	a->config.public_url = a->public_url;
+	a->config.preview = NULL; /* the caller's text; the mode says it */
 	r = a->stats && a->logins ? 0 : err_set(e, ENOMEM, "no_memory", "no memory for the API");
 	if (r == 0)
 		r = logins_open(a->logins, c->failed_logins_per_minute, e);
 	if (r == 0)
 		r = audit_open(a, e);
+	if (r == 0)
+		r = parse_mode(c->preview, &a->config.preview_mode, e);
 	if (r == 0)
 		r = tokens_open(a, e);
 	if (r == 0)

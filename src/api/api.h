@@ -148,8 +148,16 @@ bool call_bool(struct call *c, const char *key, bool otherwise, bool *ret);
 json_t *show_sandbox(struct host *h, const struct sandbox *sb);
 json_t *json_time(uint64_t wall_ms); /* RFC 3339, UTC, ms */
 
+enum preview_mode {
+	PREVIEW_DECLARED, /* visitors without a token reach declared ports */
+	PREVIEW_OFF,      /* none */
+	PREVIEW_OPEN,     /* all, also by the id */
+};
+
 struct api_config {
 	const char *preview_suffix;                 /* NULL: no preview host names */
+	const char *preview;                        /* off, declared, open; NULL: declared */
+	enum preview_mode preview_mode;             /* of it; api_new() sets it */
 	const char *public_url;                     /* for links; NULL: from the request */
 	unsigned rate_per_s, rate_burst;            /* per tenant; 0: no limit */
 	unsigned failed_logins_per_minute;          /* per address; 0: no limit */
@@ -185,5 +193,5 @@ int api_first_token(struct api *a, char ret[64], struct err *e);
 json_t *api_openapi(void);
 char *api_reference(void);
 
-/* A preview host name ("8000-<id>.<suffix>")? Then the proxy answers and true comes back. */
+/* A preview host name ("8000-<name>.<suffix>")? Then the proxy answers and true comes back. */
 bool proxy_by_host(struct api *a, struct http_req *r);

@@ -97,6 +97,8 @@ struct logins;
 /* The token of an Authorization header ("bearer  pds_..."), or NULL when it has none. Points into
  * it. */
 const char *auth_bearer(const char *header);
+/* Of the header alone; NULL: there is none, or it is not one of ours. */
+struct token *auth_token(struct call *c);
 /* Takes one request of the tenant's. False: the next one is due in *retry_s. rate 0: no limit. */
 bool tenant_may_ask(struct tenant *t, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
                     unsigned *retry_s);

@@ -137,12 +137,26 @@ static void failed_too_often(struct call *c, unsigned retry_s)
 	          c->api->config.failed_logins_per_minute, retry_s);
 }
 
+static struct token *token_named(struct api *a, const char *text)
+{
+	char hash[TOKEN_HASH + 1];
+
+	return token_well_formed(text) && token_hash(text, hash) == 0 ? token_by_hash(a, hash)
+	                                                              : NULL;
+}
+
+struct token *auth_token(struct call *c)
+{
+	const char *text = auth_bearer(http_header(c->req, "Authorization"));
+
+	return text ? token_named(c->api, text) : NULL;
+}
+
 /* *detail stays NULL when the request has none. */
 static struct token *token_of(struct call *c, const char **detail)
 {
 	const char *text = auth_bearer(http_header(c->req, "Authorization"));
 	autofree char *from_query = NULL;
-	char hash[TOKEN_HASH + 1];
 
 	if (!text)
 		text = from_query = call_query(c, "access_token");
@@ -154,9 +168,7 @@ static struct token *token_of(struct call *c, const char **detail)
 			  "in the header Authorization";
 		return NULL;
 	}
-	if (!token_well_formed(text) || token_hash(text, hash) < 0)
-		return NULL;
-	return token_by_hash(c->api, hash);
+	return token_named(c->api, text);
 }
 
 bool tenant_may_ask(struct tenant *t, unsigned rate_per_s, unsigned burst, uint64_t now_ms,

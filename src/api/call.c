@@ -61,6 +61,7 @@ static const struct {
     {"host_full", 503},          {"shutting_down", 503},
     {"no_memory", 503},          {"no_uid", 503},
     {"disk_full", 507},          {"archive_untrusted", 403},
+    {"sandbox_hibernated", 409},
 };
 
 int api_status_of(const char *kind)

@@ -75,7 +75,10 @@ static const struct key {
      "PEM file of the certificate; with it and tls_key, pandad serves only TLS"},
     {"tls_key", MEMBER(http.tls_key), NULL, 0, 0, "PEM file of the private key of tls_cert"},
     {"preview_suffix", MEMBER(api.preview_suffix), "localhost", 0, 0,
-     "suffix of host names for ports: <port>-<id>.<suffix> leads to a port of a sandbox"},
+     "suffix of host names for ports: <port>-<name>.<suffix> leads to a port of a sandbox"},
+    {"preview", MEMBER(api.preview), "declared", 0, 0,
+     "ports that visitors without a token or a signed link reach by host name: declared ones, off "
+     "(none), or open (all ports, also by the id of the sandbox)"},
     {"public_url", MEMBER(api.public_url), NULL, 0, 0,
      "URL at which clients reach this server; links begin with it"},
     {"network", MEMBER(host.network), "yes", 0, 0,

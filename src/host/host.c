@@ -22,6 +22,7 @@
 #include "host/guest_link.h"
 #include "host/host_internal.h"
 #include "host/network.h"
+#include "host/preview.h"
 #include "host/records.h"
 #include "host/sandbox.h"
 #include "host/signature.h"
@@ -54,6 +55,7 @@ struct sandbox *sandbox_new(struct host *h, const char *tenant, const struct san
 	snprintf(sb->isolation, sizeof(sb->isolation), "%s", h->engines->list[0].isolation);
 	sb->created_ms = wall_ms();
 	sb->active_ms = mono_ms();
+	preview_name_new(sb->preview);
 	snprintf(sb->tenant, sizeof(sb->tenant), "%s", tenant);
 	return sb;
 }
@@ -64,6 +66,11 @@ int host_add(struct host *h, struct sandbox *sb)
 
 	if (r < 0)
 		return r;
+	r = dict_put(h->by_preview, sb->preview, sb);
+	if (r < 0) {
+		dict_del(h->by_id, sb->id);
+		return r;
+	}
 	sb->next = h->newest;
 	sb->prevp = &h->newest;
 	if (sb->next)
@@ -85,6 +92,7 @@ void host_drop(struct host *h, struct sandbox *sb)
 		if (sb->next)
 			sb->next->prevp = sb->prevp;
 		dict_del(h->by_id, sb->id);
+		dict_del(h->by_preview, sb->preview);
 		h->count--;
 	}
 	spec_fini(&sb->spec);
@@ -211,7 +219,7 @@ int host_open(struct loop *l, struct engines *engines, const struct host_config 
 	h->machines.dir = -1;
 	depot_init(&h->depot);
 	r = open_dirs(h, e);
-	if (r == 0 && dict_new(&h->by_id) < 0)
+	if (r == 0 && (dict_new(&h->by_id) < 0 || dict_new(&h->by_preview) < 0))
 		r = err_nomem(e);
 	if (r == 0 && pool_new(l, h->config.threads, &h->pool) < 0)
 		r = err_set(e, EAGAIN, "no_memory", "cannot start threads");
@@ -327,6 +335,7 @@ void host_close(struct host *h)
 		records_close(&h->records);
 	}
 	dict_free(h->by_id);
+	dict_free(h->by_preview);
 	if (h->machines.dir >= 0)
 		machines_close(&h->machines);
 	if (h->store.root >= 0)

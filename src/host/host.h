@@ -84,7 +84,7 @@ struct host {
 	struct records records; /* keeps db */
 	struct disk_watch disk;
 
-	struct dict *by_id;
+	struct dict *by_id, *by_preview;
 	struct sandbox *newest;
 	size_t count;
 	size_t checkpoints;                /* of all sandboxes */

@@ -22,6 +22,7 @@
 #include "host/host_internal.h"
 #include "host/lifecycle_internal.h"
 #include "host/network.h"
+#include "host/preview.h"
 #include "host/sandbox.h"
 #include "host/volume_use.h"
 #include "layers/snapshot.h"
@@ -37,7 +38,7 @@ struct tally {
 
 struct load {
 	struct host *host;
-	bool no_memory;
+	bool no_memory, unnamed;
 };
 
 static bool load_row(void *arg, const struct db_sandbox *row)
@@ -54,7 +55,12 @@ static bool load_row(void *arg, const struct db_sandbox *row)
 	snprintf(sb->id, sizeof(sb->id), "%s", row->id);
 	sb->created_ms = row->created_ms;
 	memcpy(sb->machine, sb->id, sizeof(sb->machine));
+	sb->preview[0] = 0;
 	sandbox_from_doc(sb, doc);
+	if (!preview_name_valid(sb->preview)) {
+		preview_name_new(sb->preview);
+		l->unnamed = true;
+	}
 	if (!doc || !sandbox_state_parse(row->state, &sb->state) || host_add(h, sb) < 0) {
 		log_error("a record cannot be read, left alone sandbox=%s", sb->id);
 		host_drop(h, sb);
@@ -391,6 +397,10 @@ int host_recover(struct host *h, struct err *e)
 		r = err_nomem(e);
 	if (r < 0)
 		return r;
+	/* Of 0.1.0: they have a name for previews from now on. */
+	for (sb = load.unnamed ? h->newest : NULL; sb; sb = sb->next)
+		if (record_update(sb, e) < 0)
+			return -e->code;
 	for (sb = h->newest; sb; sb = next) {
 		next = sb->next;
 		recover_one(sb, &t);

@@ -154,6 +154,10 @@ json_t *sandbox_to_doc(const struct sandbox *sb)
 		json_object_set_new(doc, "volumes_pending", json_true());
 	if (sb->hold)
 		json_object_set_new(doc, "hold", json_string(sandbox_hold_name(sb->hold)));
+	json_object_set_new(doc, "preview", json_string(sb->preview));
+	if (sb->preview_epoch)
+		json_object_set_new(doc, "preview_epoch",
+		                    json_integer((json_int_t)sb->preview_epoch));
 	put(doc, "metadata", s->metadata);
 	put(doc, "env", s->env);
 	put(doc, "egress", s->egress);
@@ -219,6 +223,8 @@ void sandbox_from_doc(struct sandbox *sb, const json_t *doc)
 		if (hold && !strcmp(hold, holds[i]))
 			sb->hold = (enum sandbox_hold)i;
 	}
+	get_text(doc, "preview", sb->preview, sizeof(sb->preview));
+	sb->preview_epoch = (uint64_t)get_int(doc, "preview_epoch", 0);
 	s->metadata = json_incref(json_object_get(doc, "metadata"));
 	s->env = json_incref(json_object_get(doc, "env"));
 	s->egress = json_incref(json_object_get(doc, "egress"));

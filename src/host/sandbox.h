@@ -34,6 +34,7 @@
 
 enum {
 	SANDBOX_ID = UUID_TEXT, /* a UUID: it is part of host names */
+	PREVIEW_NAME = 20,      /* letters and digits of base32: 100 random bits */
 	SNAPSHOT_NAME_MAX = 64,
 	SANDBOX_VOLUMES_MAX = 4,
 };
@@ -115,7 +116,10 @@ struct sandbox {
 	uint64_t created_ms;   /* wall clock */
 	uint64_t generation;   /* of its machine */
 	char end[160];         /* FAILED: why */
-	bool checkpointed;     /* it has had checkpoints */
+	/* Part of the host names by which visitors without a token come: host/preview.h. */
+	char preview[PREVIEW_NAME + 1];
+	uint64_t preview_epoch; /* links that were signed in an earlier one are revoked */
+	bool checkpointed;      /* it has had checkpoints */
 	/* Its machine may not have the volumes of the spec as they stand there: recover.c. */
 	bool volumes_pending;
 	enum sandbox_hold hold; /* PAUSED: who did it */

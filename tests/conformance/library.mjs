@@ -252,12 +252,12 @@ const tests = {
       }
       assert.ok(urls[8000], JSON.stringify(urls));
       assert.match(sb.previewUrl(8000), new RegExp(`^https://8000-${sb.id}\\.`));
-      // The host name is what counts, not the address it resolves to.
+      // The host name is what counts, not the address it resolves to. It has the id in it, so it needs a key.
       const host = new URL(sb.previewUrl(8000)).host;
       const { request } = await import("node:http");
       const api = new URL(process.env.PANDASTACK_API);
       const body = await new Promise((resolve, reject) => {
-        request({ host: api.hostname, port: api.port, path: "/index.html", headers: { host } }, (res) => {
+        request({ host: api.hostname, port: api.port, path: "/index.html", headers: { host, authorization: `Bearer ${process.env.PANDASTACK_API_KEY}` } }, (res) => {
           let s = "";
           res.on("data", (d) => { s += d; }).on("end", () => resolve(s));
         }).on("error", reject).end();

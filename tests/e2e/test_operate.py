@@ -199,7 +199,9 @@ def test_a_terminal(front, box):
 def test_a_port_by_its_host_name_and_by_a_signed_link(front, box):
     front.sh(box, "mkdir /root/www && echo hello >/root/www/index.html")
     front.do("POST", f"/v1/sandboxes/{box}/execs", {"cmd": "exec python3 -m http.server -d /root/www 8000"})
-    host = {"Host": f"8000-{box}.{NAME}"}
+    url = front.do("POST", f"/v1/sandboxes/{box}/ports", {"port": 8000})["preview_url"]
+    host = {"Host": f"8000-{front.do('GET', f'/v1/sandboxes/{box}')['preview_name']}.{NAME}"}
+    assert url == f"https://{host['Host']}:{front.port}/"
     wait_for("the page", lambda: front.ask("GET", "/", token="", headers=host).body == b"hello\n")
     link = front.do("POST", f"/v1/sandboxes/{box}/preview-token", {"port": 8000})["url"]
     at = urllib.parse.urlsplit(link)

@@ -106,6 +106,12 @@ def serve(p, id, port, *more):
     return f"/v1/sandboxes/{id}/proxy/{port}"
 
 
+def visitors(p, id, port=8000):
+    """The host name for everyone, of a port that is declared from now on."""
+    url = p.do("POST", f"/v1/sandboxes/{id}/ports", {"port": port})["preview_url"]
+    return url.removeprefix("http://").rstrip("/").rpartition(":")[0]
+
+
 @pytest.fixture
 def web(pandad):
     id = pandad.create()
@@ -121,7 +127,8 @@ def test_requests_are_rewritten_and_nothing_of_ours_leaks(pandad, web):
     assert first == "GET /echo?a=1&b=%20x"
     assert "Authorization" not in head and pandad.key not in a.body.decode()
     assert (head["X-Mine"], head["Cookie"], head["X-Forwarded-For"], head["X-Forwarded-Proto"]) == ("yes", "c=d", "127.0.0.1", "http")
-    assert head["Host"] == head["X-Forwarded-Host"] == f"127.0.0.1:{pandad.port}" and head["X-Fcs-Sandbox"] == id
+    assert head["Host"] == head["X-Forwarded-Host"] == f"127.0.0.1:{pandad.port}"
+    assert id not in a.body.decode()
     assert "X-Hop" not in head and "TE" not in head and head["Connection"] == "close"
     assert "keep-alive" not in a.headers
     c = http.client.HTTPConnection("127.0.0.1", pandad.port)
@@ -137,7 +144,7 @@ def test_a_guest_says_nothing_about_the_origin_it_shares(pandad, web):
     id, at = web
     token = pandad.do("POST", f"/v1/sandboxes/{id}/preview-token", {"port": 8000})["token"]
     wide = {"service-worker-allowed", "clear-site-data", "alt-svc", "strict-transport-security"}
-    for path, host in (f"{at}/origin", None), (f"/v1/p/{token}/origin", None), ("/origin", f"8000-{id}.localhost"):
+    for path, host in (f"{at}/origin", None), (f"/v1/p/{token}/origin", None), ("/origin", visitors(pandad, id)):
         a = pandad.ask("GET", path, headers={"Host": host} if host else {})
         said = {k.lower() for k in a.headers}
         assert a.headers["referrer-policy"] == "same-origin"
@@ -213,7 +220,7 @@ def test_events_come_one_by_one(pandad, web):
 
 def test_websockets_pass(pandad, web):
     id, at = web
-    for w in (WebSocket(pandad, f"{at}/ws"), WebSocket(pandad, "/ws", host=f"8000-{id}.localhost", token="")):
+    for w in (WebSocket(pandad, f"{at}/ws"), WebSocket(pandad, "/ws", host=visitors(pandad, id), token="")):
         assert w.status == 101 and "sec-websocket-accept" in w.head.lower()
         for text in "hello", "x" * 5000, "":
             w.send(text)
@@ -233,7 +240,7 @@ def test_ipv6_only_services_are_found(pandad):
 def test_ports_are_seen_declared_and_forgotten(pandad, web):
     id, at = web
     ports = f"/v1/sandboxes/{id}/ports"
-    seen = {"port": 8000, "listening": True, "source": "detected", "proxy_url": f"{at}/"}
+    seen = {"port": 8000, "listening": True, "source": "detected", "proxy_url": f"{at}/", "preview_url": None}
     assert pandad.do("GET", ports) == [seen]
     made = pandad.do("POST", ports, {"port": 3000, "label": "web"}, expect=201)
     assert (made["port"], made["label"], made["source"]) == (3000, "web", "user")
@@ -282,11 +289,46 @@ def test_signed_links_open_one_port_for_a_time(pandad, web):
 
 def test_host_names(pandad, web):
     id, _ = web
-    for host in f"8000-{id}.localhost", f"8000-{id}.localhost:{pandad.port}", f"8000-{id.upper()}.LOCALHOST":
-        a = pandad.ask("GET", "/echo", token="", headers={"Host": host})
-        assert a.status == 200 and f"Host: {host}\n" in a.body.decode()
+
+    def visit(host, path="/echo", token="", **headers):
+        return pandad.ask("GET", path, token=token, headers={"Host": host, **headers})
+    name = pandad.do("GET", f"/v1/sandboxes/{id}")["preview_name"]
+    a = visit(f"8000-{name}.localhost")
+    assert (a.status, a.json["code"]) == (403, "forbidden") and "--add 8000" in a.json["error"]
+    host = visitors(pandad, id)
+    assert host == f"8000-{name}.localhost"
+    for h in host, f"{host}:{pandad.port}", host.upper():
+        a = visit(h)
+        assert a.status == 200 and f"Host: {h}\n" in a.body.decode() and id not in a.body.decode()
     # What belongs to the service passes, its own Authorization too.
-    a = pandad.ask("GET", "/echo?access_token=theirs", token="", headers={"Host": f"8000-{id}.localhost", "Authorization": "Basic x"})
+    a = visit(host, "/echo?access_token=theirs", Authorization="Basic x")
     assert b"access_token=theirs" in a.body and b"Authorization: Basic x" in a.body
-    assert pandad.ask("GET", "/", token="", headers={"Host": "8000-00000000-0000-4000-8000-000000000000.localhost"}).status == 404
+    assert visit("8000-aaaaaaaaaaaaaaaaaaaa.localhost").status == 404
     assert pandad.ask("GET", "/healthz", token="", headers={"Host": f"x-{id}.localhost"}).json["status"] == "ok"
+    # By the id, as clients make it, with a token or a link: neither goes on to the service.
+    assert visit(f"8000-{id}.localhost").status == 401
+    a = visit(f"8000-{id}.localhost", token=pandad.key)
+    assert a.status == 200 and pandad.key not in a.body.decode()
+    link = pandad.do("POST", f"/v1/sandboxes/{id}/preview-token", {"port": 8000})
+    assert link["host_url"] == f"http://{host}:{pandad.port}/?panda_preview={link['token']}"
+    a = visit(f"8000-{id}.localhost", f"/echo?panda_preview={link['token']}&a=1")
+    assert (a.status, a.headers["location"]) == (302, "/echo?a=1")
+    cookie = a.headers["set-cookie"].split(";")[0]
+    a = visit(f"8000-{id}.localhost", Cookie=f"theirs=1; {cookie}")
+    assert a.status == 200 and b"Cookie: theirs=1\n" in a.body
+    # Nobody wakes it by visiting; its owner's link does.
+    pandad.do("POST", f"/v1/sandboxes/{id}/hibernate")
+    a = visit(host)
+    assert (a.status, a.json["code"]) == (409, "sandbox_hibernated")
+    assert pandad.do("GET", f"/v1/sandboxes/{id}")["status"] == "hibernated"
+    assert visit(host, Cookie=cookie).status == 200
+    # A fork is another one, and what was given away can be taken back; for good.
+    child = pandad.do("POST", f"/v1/sandboxes/{id}/fork", {})["children"][0]
+    assert visitors(pandad, child) != host
+    new = pandad.do("POST", f"/v1/sandboxes/{id}/preview/rotate")["preview_name"]
+    pandad.kill9()
+    pandad.start()
+    assert visit(host).status == 404 and visit(f"8000-{new}.localhost").status == 200
+    assert visit(f"8000-{new}.localhost", Cookie=cookie).status == 200  # as everyone
+    a = pandad.ask("GET", f"/v1/p/{link['token']}/echo", token="")
+    assert a.status == 401 and "revoked" in a.json["error"]

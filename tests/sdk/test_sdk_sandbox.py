@@ -370,6 +370,17 @@ def test_ports_and_urls(server, box, client):
     assert box.preview_url(1, "https") == "https://1-sb-1.pre.test"
 
 
+def test_preview_names(server, client):
+    box = Sandbox.from_info(client, {**BOX, "preview_name": "old"})
+    base = server.url.replace("127.0.0.1", "localhost").replace("http://", "")
+    assert box.preview_name == "old" and box.preview_url(8000) == f"http://8000-old.{base}"
+    server.on("GET", P + "/ports", [{"port": 8000, "preview_url": "https://8000-old.pre.test/"}, {"port": 9000, "preview_url": None}])
+    assert box.preview_urls() == {8000: "https://8000-old.pre.test/", 9000: f"http://9000-old.{base}"}
+    server.on("POST", P + "/preview/rotate", {"preview_name": "new"})
+    server.on("GET", P, {**BOX, "preview_name": "new"})
+    assert box.rotate_preview() == "new" == box.preview_name
+
+
 def test_logs_both_ways(server, box):
     server.on("GET", P + "/logs", b"one\r\n  two\n\nlast")
     assert list(box.logs(tail=4)) == ["one", "  two", "", "last"]

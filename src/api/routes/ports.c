@@ -10,12 +10,14 @@
 #include <time.h>
 
 #include "api/api.h"
+#include "api/routes/preview.h"
 #include "api/routes/preview_link.h"
 #include "api/streams/exec.h"
 #include "api/streams/job.h"
 #include "base/err.h"
 #include "base/macro.h"
 #include "host/host.h"
+#include "host/preview.h"
 #include "host/sandbox.h"
 #include "http/server.h"
 #include "wire/guest.h"
@@ -89,18 +91,57 @@ bool port_param(struct call *c, const char *text, unsigned *ret)
 	return true;
 }
 
-static json_t *show_port(const char *sandbox, unsigned port, const char *label, bool listening)
+static void base_url(struct call *c, char *ret, size_t n)
 {
+	const char *host = http_header(c->req, "Host"), *conf = api_config_of(c->api)->public_url;
+	size_t len;
+
+	if (conf)
+		snprintf(ret, n, "%s", conf);
+	else
+		snprintf(ret, n, "http%s://%s", http_is_tls(c->req) ? "s" : "",
+		         host && *host ? host : "localhost");
+	len = strlen(ret);
+	while (len && ret[len - 1] == '/')
+		ret[--len] = 0;
+}
+
+/* Where a browser finds the port under this name; null without host names. */
+static json_t *host_url(struct call *c, const char *name, unsigned port, const char *link)
+{
+	const char *suffix = api_config_of(c->api)->preview_suffix, *host, *colon;
+	char base[512];
+
+	if (!suffix)
+		return json_null();
+	base_url(c, base, sizeof(base));
+	host = strstr(base, "://");
+	host = host ? host + 3 : base;
+	colon = strrchr(host, ':');
+	if (colon && strspn(colon + 1, "0123456789") != strlen(colon + 1))
+		colon = NULL; /* in an IPv6 address */
+	return json_sprintf("%.*s%u-%s.%s%s/%s%s", (int)(host - base), base, port, name,
+	                    suffix + (*suffix == '.'), colon ? colon : "",
+	                    link ? "?" PREVIEW_COOKIE "=" : "", link ? link : "");
+}
+
+static json_t *show_port(struct call *c, const struct sandbox *sb, unsigned port, const char *label,
+                         bool listening)
+{
+	enum preview_mode mode = api_config_of(c->api)->preview_mode;
+	bool open = mode == PREVIEW_OPEN || (mode == PREVIEW_DECLARED && label);
 	char url[SANDBOX_ID + 64];
 	json_t *j = json_object();
 
-	snprintf(url, sizeof(url), "/v1/sandboxes/%s/proxy/%u/", sandbox, port);
+	snprintf(url, sizeof(url), "/v1/sandboxes/%s/proxy/%u/", sb->id, port);
 	json_object_set_new(j, "port", json_integer(port));
 	if (label)
 		json_object_set_new(j, "label", json_string(label));
 	json_object_set_new(j, "listening", json_boolean(listening));
 	json_object_set_new(j, "source", json_string(label ? "user" : "detected"));
 	json_object_set_new(j, "proxy_url", json_string(url));
+	json_object_set_new(j, "preview_url",
+	                    open ? host_url(c, sb->preview, port, NULL) : json_null());
 	return j;
 }
 
@@ -112,7 +153,13 @@ static const char *label_of(const json_t *metadata, unsigned port)
 	return json_string_value(json_object_get(metadata, key));
 }
 
-static json_t *show_ports(const struct sandbox *sb, const struct port_set *listening)
+bool ports_declared(const struct sandbox *sb, unsigned port)
+{
+	return label_of(sb->spec.metadata, port);
+}
+
+static json_t *show_ports(struct call *c, const struct sandbox *sb,
+                          const struct port_set *listening)
 {
 	struct port_set shown = *listening;
 	json_t *list = json_array();
@@ -128,7 +175,7 @@ static json_t *show_ports(const struct sandbox *sb, const struct port_set *liste
 	for (unsigned p = 1; p <= 0xffff; p++)
 		if (p != SSH && ports_has(&shown, p))
 			json_array_append_new(list,
-			                      show_port(sb->id, p, label_of(sb->spec.metadata, p),
+			                      show_port(c, sb, p, label_of(sb->spec.metadata, p),
 			                                ports_has(listening, p)));
 	return list;
 }
@@ -194,7 +241,7 @@ static void look_at_next(struct looking *l, struct sandbox *sb)
 	struct err e;
 
 	if (l->table == ARRAY_LEN(tables)) {
-		call_json(l->c, 200, show_ports(sb, &l->listening));
+		call_json(l->c, 200, show_ports(l->c, sb, &l->listening));
 		looking_free(l);
 		return;
 	}
@@ -223,7 +270,7 @@ void ports_list(struct call *c)
 
 	/* A look does not wake a sandbox up. */
 	if (c->sb->state != SANDBOX_RUNNING) {
-		call_json(c, 200, show_ports(c->sb, &(struct port_set){0}));
+		call_json(c, 200, show_ports(c, c->sb, &(struct port_set){0}));
 		return;
 	}
 	l = calloc(1, sizeof(*l));
@@ -288,7 +335,7 @@ void ports_declare(struct call *c)
 	if (host_set_metadata(c->host, c->sb, metadata, &e) < 0)
 		call_error(c, &e);
 	else
-		call_json(c, 201, show_port(c->sb->id, (unsigned)port, label, false));
+		call_json(c, 201, show_port(c, c->sb, (unsigned)port, label, false));
 }
 
 void ports_remove(struct call *c)
@@ -344,19 +391,14 @@ static bool take_paths(struct call *c, struct preview *p)
 	return true;
 }
 
-static void base_url(struct call *c, char *ret, size_t n)
+void preview_new_name(struct call *c)
 {
-	const char *host = http_header(c->req, "Host"), *conf = api_config_of(c->api)->public_url;
-	size_t len;
+	struct err e;
 
-	if (conf)
-		snprintf(ret, n, "%s", conf);
+	if (preview_rotate(c->host, c->sb, &e) < 0)
+		call_error(c, &e);
 	else
-		snprintf(ret, n, "http%s://%s", http_is_tls(c->req) ? "s" : "",
-		         host && *host ? host : "localhost");
-	len = strlen(ret);
-	while (len && ret[len - 1] == '/')
-		ret[--len] = 0;
+		call_json(c, 200, json_pack("{s:s}", "preview_name", c->sb->preview));
 }
 
 void preview_token(struct call *c)
@@ -376,6 +418,7 @@ void preview_token(struct call *c)
 	memcpy(p.sandbox, c->sb->id, sizeof(p.sandbox));
 	memcpy(p.tenant, c->sb->tenant, sizeof(p.tenant));
 	p.port = (unsigned)port;
+	p.epoch = c->sb->preview_epoch;
 	p.expires_s = (uint64_t)time(NULL) + (uint64_t)ttl;
 	if (preview_sign(api_secret(c->api), &p, token) < 0) {
 		call_fail(c, EINVAL, "internal", "this tenant's name cannot be signed");
@@ -384,6 +427,7 @@ void preview_token(struct call *c)
 	base_url(c, base, sizeof(base));
 	j = json_object();
 	json_object_set_new(j, "url", json_sprintf("%s/v1/p/%s/", base, token));
+	json_object_set_new(j, "host_url", host_url(c, c->sb->preview, p.port, token));
 	json_object_set_new(j, "token", json_string(token));
 	json_object_set_new(j, "sandbox_id", json_string(p.sandbox));
 	json_object_set_new(j, "port", json_integer(port));

@@ -10,7 +10,9 @@
 #include <time.h>
 
 #include "api/api.h"
+#include "api/api_internal.h"
 #include "api/routes/ports.h"
+#include "api/routes/preview.h"
 #include "api/routes/preview_cookie.h"
 #include "api/routes/preview_link.h"
 #include "api/routes/routes.h"
@@ -19,7 +21,6 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/macro.h"
-#include "host/host.h"
 #include "host/sandbox.h"
 #include "http/parse.h"
 #include "http/server.h"
@@ -198,17 +199,33 @@ static bool is_order(const char *name)
 	return false;
 }
 
-/* The query without a token of ours in it. */
-static void put_query(FILE *f, const char *query, bool ours)
+/* Below our own paths, a page's URL names a sandbox or is a signed link; elsewhere it may hold
+ * one of our tokens. */
+static bool referer_tells(const char *value, bool ours)
+{
+	return ours || strstr(value, "access_token=pds_") || strstr(value, "/v1/p/") ||
+	       strstr(value, PREVIEW_COOKIE "=");
+}
+
+/* A token or a link of ours? Below our paths each access_token is meant for us. */
+static bool is_credential(const char *word, bool ours)
 {
 	static const char key[] = "access_token=";
+
+	if (strncmp(word, PREVIEW_COOKIE "=", sizeof(PREVIEW_COOKIE)) == 0)
+		return true;
+	return strncmp(word, key, sizeof(key) - 1) == 0 &&
+	       (ours || strncmp(word + sizeof(key) - 1, "pds_", 4) == 0);
+}
+
+static void put_query(FILE *f, const char *query, bool ours)
+{
 	bool first = true;
 
 	while (*query) {
 		size_t n = strcspn(query, "&");
 
-		if (strncmp(query, key, sizeof(key) - 1) != 0 ||
-		    !(ours || strncmp(query + sizeof(key) - 1, "pds_", 4) == 0)) {
+		if (!is_credential(query, ours)) {
 			fprintf(f, "%c%.*s", first ? '?' : '&', (int)n, query);
 			first = false;
 		}
@@ -216,11 +233,24 @@ static void put_query(FILE *f, const char *query, bool ours)
 	}
 }
 
-/* Below our own paths, a page's URL names a sandbox or is a signed link; elsewhere it may hold
- * one of our tokens. */
-static bool referer_tells(const char *value, bool ours)
+static void put_header(FILE *f, const struct proxy *x, const char *name, const char *value)
 {
-	return ours || strstr(value, "access_token=pds_") || strstr(value, "/v1/p/");
+	if (strcasecmp(name, "Cookie") == 0) {
+		autofree char *theirs = cookie_without(value, PREVIEW_COOKIE);
+
+		if (theirs && *theirs)
+			fprintf(f, "Cookie: %s\r\n", theirs);
+		return;
+	}
+	if (strcasecmp(name, "Authorization") == 0) {
+		const char *token = auth_bearer(value);
+
+		if (x->prefix || (token && token_well_formed(token)))
+			return;
+	}
+	if (strcasecmp(name, "Referer") == 0 && referer_tells(value, x->prefix))
+		return;
+	fprintf(f, "%s: %s\r\n", name, value);
 }
 
 /* The request as the guest gets it. NULL: no memory. */
@@ -241,13 +271,10 @@ static char *request_head(struct proxy *x, const char *path, size_t *len)
 	fprintf(f, " HTTP/1.1\r\n");
 	for (size_t i = 0; http_header_at(r, i, &name, &value); i++)
 		if (!hides(connection, name) && !one_of(name, drop) && !is_order(name) &&
-		    strncasecmp(name, "X-Forwarded-", 12) != 0 &&
-		    !(strcasecmp(name, "Referer") == 0 && referer_tells(value, x->prefix)) &&
-		    !(x->prefix && strcasecmp(name, "Authorization") == 0))
-			fprintf(f, "%s: %s\r\n", name, value);
+		    strncasecmp(name, "X-Forwarded-", 12) != 0)
+			put_header(f, x, name, value);
 	fprintf(f, "X-Forwarded-For: %s\r\nX-Forwarded-Host: %s\r\nX-Forwarded-Proto: http%s\r\n",
 	        http_peer(r), host ? host : "", http_is_tls(r) ? "s" : "");
-	fprintf(f, "X-Fcs-Sandbox: %s\r\n", x->c->sb->id);
 	if (http_body_length(r) > 0)
 		fprintf(f, "Content-Length: %lld\r\n", (long long)http_body_length(r));
 	else if (x->chunked_out)
@@ -528,9 +555,7 @@ static void on_gone(void *arg)
 
 /* ---- the ways in ---- */
 
-/* prefix: our path that leads to the port, maybe with our credentials; NULL: a host name of its
- * own does. */
-static void proxy_run(struct call *c, unsigned port, const char *path, const char *prefix)
+void proxy_run(struct call *c, unsigned port, const char *path, const char *prefix)
 {
 	static const struct job_ops ops = {.data = on_data,
 	                                   .eof = on_eof,
@@ -586,10 +611,11 @@ void proxy_signed(struct call *c)
 	const char *rest = c->param[1] ? c->param[1] : "";
 	autofree char *path = NULL;
 	char prefix[PREVIEW_TOKEN_MAX + 8];
+	struct sandbox *sb;
 	struct preview p;
 	struct err e;
 
-	if (preview_check(api_secret(c->api), c->param[0], (uint64_t)time(NULL), &p, &e) < 0) {
+	if (preview_open(c, c->param[0], &p, &sb, &e) < 0) {
 		call_error(c, &e);
 		return;
 	}
@@ -602,33 +628,7 @@ void proxy_signed(struct call *c)
 		call_fail(c, EACCES, "forbidden", "this link is not for this path");
 		return;
 	}
-	c->sb = host_find(c->host, p.tenant, p.sandbox);
-	if (!c->sb) {
-		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
-		return;
-	}
+	c->sb = sb;
 	snprintf(prefix, sizeof(prefix), "/v1/p/%s", c->param[0]);
 	proxy_run(c, p.port, path, prefix);
-}
-
-bool proxy_by_host(struct api *a, struct http_req *r)
-{
-	const char *host = http_header(r, "Host"), *suffix = api_config_of(a)->preview_suffix;
-	char id[SANDBOX_ID + 1];
-	unsigned port;
-	struct call *c;
-
-	if (!host || !suffix || !preview_host(host, suffix, &port, id))
-		return false;
-	c = call_new(a, r);
-	if (!c)
-		return true;
-	c->sb = host_find(c->host, NULL, id);
-	if (!c->sb) {
-		call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found");
-		return true;
-	}
-	memcpy(c->tenant, c->sb->tenant, sizeof(c->tenant));
-	proxy_run(c, port, http_path(r), NULL);
-	return true;
 }

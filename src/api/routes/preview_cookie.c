@@ -5,8 +5,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/cleanup.h"
-
 struct cookie_part {
 	const char *p, *value; /* value: behind the '=', or NULL */
 	size_t n, name, len;   /* of all of it, of the name, of the value */

@@ -84,8 +84,11 @@ int preview_sign(const unsigned char key[PREVIEW_KEY], const struct preview *p,
 	if (strchr(p->sandbox, '|') || strchr(p->tenant, '|') || strchr(p->paths, '|'))
 		return -EINVAL;
 	n = (size_t)snprintf(payload, sizeof(payload), "%s|%u|%llu|%s%s%s", p->sandbox, p->port,
-	                     (unsigned long long)p->expires_s, p->tenant, *p->paths ? "|" : "",
-	                     p->paths);
+	                     (unsigned long long)p->expires_s, p->tenant,
+	                     *p->paths || p->epoch ? "|" : "", p->paths);
+	if (p->epoch)
+		n += (size_t)snprintf(payload + n, sizeof(payload) - n, "|%llu",
+		                      (unsigned long long)p->epoch);
 	sign(key, payload, n, mac);
 	_Static_assert((PAYLOAD_MAX + 2) / 3 * 4 + 1 + 44 + 1 <= PREVIEW_TOKEN_MAX, "fits");
 	len = encode(payload, n, ret);
@@ -120,7 +123,7 @@ int preview_check(const unsigned char key[PREVIEW_KEY], const char *token, uint6
                   struct preview *ret, struct err *e)
 {
 	const char *dot = strchr(token, '.');
-	char payload[PAYLOAD_MAX + 1], port[8], expires[24], *at = payload;
+	char payload[PAYLOAD_MAX + 1], port[8], expires[24], epoch[24], *at = payload;
 	unsigned char mac[MAC], theirs[MAC];
 	struct preview p = {0};
 	uint64_t v;
@@ -135,7 +138,8 @@ int preview_check(const unsigned char key[PREVIEW_KEY], const char *token, uint6
 	payload[n] = 0;
 	if (!field(&at, p.sandbox, sizeof(p.sandbox)) || !field(&at, port, sizeof(port)) ||
 	    !field(&at, expires, sizeof(expires)) || !field(&at, p.tenant, sizeof(p.tenant)) ||
-	    !field(&at, p.paths, sizeof(p.paths)) || *at || !number(port, 65535, &v))
+	    !field(&at, p.paths, sizeof(p.paths)) || !field(&at, epoch, sizeof(epoch)) || *at ||
+	    !number(port, 65535, &v) || (*epoch && !number(epoch, UINT64_MAX, &p.epoch)))
 		goto forged;
 	p.port = (unsigned)v;
 	if (!number(expires, UINT64_MAX, &p.expires_s))

@@ -1,7 +1,8 @@
 /*
  * api/routes/preview_link.h - signed links to a port: who may come in without a token, where to,
  * until when base64url(payload) "." base64url(HMAC-SHA256(payload)), payload =
- * sandbox|port|expiry|tenant and, behind one more bar, path prefixes with commas between them.
+ * sandbox|port|expiry|tenant and, behind one more bar each, path prefixes with commas between them,
+ * and the sandbox's epoch when it is not 0.
  * Pure.
  */
 #pragma once
@@ -25,6 +26,7 @@ struct preview {
 	unsigned port;
 	uint64_t expires_s;                /* Unix time */
 	char paths[PREVIEW_PATHS_MAX + 1]; /* "": all */
+	uint64_t epoch;                    /* of the sandbox, when it was signed */
 };
 
 /* -EINVAL: a field has a '|' or a path a ',' where it must not. */
@@ -38,5 +40,5 @@ int preview_check(const unsigned char key[PREVIEW_KEY], const char *token, uint6
 /* Is this path (without query) below one of the prefixes? */
 bool preview_allows(const struct preview *p, const char *path);
 
-/* "8000-<id>.<suffix>", with or without a port behind it. */
+/* "8000-<name>.<suffix>", with or without a port behind it; the name may be an id. */
 bool preview_host(const char *host, const char *suffix, unsigned *port, char id[SANDBOX_ID + 1]);

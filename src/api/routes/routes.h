@@ -60,7 +60,7 @@ handler repl_once, repl_languages, repl_run, repl_run_stream;
 handler repl_create, repl_list, repl_interrupt, repl_delete;
 
 /* routes/ports.c */
-handler ports_list, ports_declare, ports_remove, preview_token;
+handler ports_list, ports_declare, ports_remove, preview_token, preview_new_name;
 
 /* routes/preview.c */
 handler proxy_port, proxy_signed;

@@ -58,6 +58,7 @@ json_t *show_sandbox(struct host *h, const struct sandbox *sb)
 	json_object_set_new(j, "metadata", show_metadata(s->metadata));
 	json_object_set_new(j, "volumes", volume_mounts_json(s->volumes));
 	json_object_set_new(j, "egress_allowlist", egress_list(s->egress));
+	json_object_set_new(j, "preview_name", json_string(sb->preview));
 	if (sb->state == SANDBOX_FAILED)
 		json_object_set_new(j, "end_reason", json_text(sb->end, strlen(sb->end)));
 	if (disk_hold_text(sb))

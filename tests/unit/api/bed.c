@@ -506,7 +506,7 @@ void bed_status_is(const char *file, int line, int status)
 
 const char *header(const char *name)
 {
-	static char buf[2][512];
+	static char buf[2][1024];
 	static unsigned turn;
 	unsigned i = turn++ % 2;
 

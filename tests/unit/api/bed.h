@@ -26,8 +26,8 @@ struct api_bed {
 	char admin[64], mine[64], other[64]; /* tokens: an admin's, of tenant "t", of tenant "u" */
 
 	/* Of the next request only. */
-	const char *token; /* NULL: mine; "": none */
-	char headers[512]; /* more of its head, each line with its CR LF */
+	const char *token;  /* NULL: mine; "": none */
+	char headers[1024]; /* more of its head, each line with its CR LF */
 
 	/* The newest answer; good until the next request. */
 	int status;

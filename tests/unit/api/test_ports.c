@@ -196,10 +196,10 @@ static void bodies_pass_in_each_of_their_forms(void **state)
 static void the_service_hears_the_request_without_our_secrets(void **state)
 {
 	const char *id = sandbox_made(NULL);
-	char line[100];
 
 	serve_mirror("\r\n\r\n");
 	with("X-Mine: a");
+	with("X-Fcs-Sandbox: x");
 	with("Cookie: c=d");
 	with("X-Forwarded-For: 6.6.6.6");
 	with("X-Forwarded-Prefix: /evil");
@@ -223,12 +223,12 @@ static void the_service_hears_the_request_without_our_secrets(void **state)
 	assert_true(heard("X-Forwarded-Host: front.example"));
 	assert_true(heard("X-Forwarded-For: unix"));
 	assert_true(heard("X-Forwarded-Proto: http"));
-	snprintf(line, sizeof(line), "X-Fcs-Sandbox: %s", id);
-	assert_true(heard(line));
 	assert_null(strstr(bed.body, "X-Local"));
 	assert_null(strstr(bed.body, "6.6.6.6"));
 	assert_null(strstr(bed.body, "evil"));
 	assert_null(strstr(bed.body, "X-Accel"));
+	assert_null(strstr(bed.body, "X-Fcs"));
+	assert_null(strstr(bed.body, id));
 	assert_null(strstr(bed.body, "Referer"));
 	assert_null(strstr(bed.body, "pds_"));
 	assert_null(strcasestr(bed.body, "Authorization"));
@@ -507,37 +507,233 @@ static void links_are_good_in_the_next_pandad(void **state)
 	assert_int_equal(strncmp(text_of("url"), "https://panda.example/v1/p/", 27), 0);
 }
 
-static void a_host_name_leads_to_a_port(void **state)
-{
-	const char *id = sandbox_made(NULL);
-	char line[120];
+/* ---- host names ---- */
 
+static void open_suffix(const char *mode)
+{
 	bed_api_close();
 	bed.config.preview_suffix = ".preview.example";
+	bed.config.preview = mode;
 	bed_api_open();
+}
+
+static const char *name_of(const char *id)
+{
+	static char name[64];
+
+	good(200, NULL, "GET /v1/sandboxes/%s", id);
+	snprintf(name, sizeof(name), "%s", text_of("preview_name"));
+	return name;
+}
+
+/* What a visitor without anything gets, by a name and a port. */
+static int visit(unsigned port, const char *name, const char *path)
+{
+	with("Host: %u-%s.preview.example:443", port, name);
+	as("");
+	return ask(NULL, "GET %s", path);
+}
+
+static void a_host_name_leads_to_a_declared_port(void **state)
+{
+	const char *id = sandbox_made("{'metadata':{'port.80':'web','port.81':'more'}}"), *name;
+
+	open_suffix(NULL);
 	serve_mirror("\r\n\r\n");
-	snprintf(line, sizeof(line), "Host: 80-%s.preview.example:443", id);
-	with("%s", line);
+	name = name_of(id);
+	with("Host: 80-%s.preview.example:443", name);
 	with("Authorization: theirs"); /* of the service: it is its own origin */
 	with("Referer: http://x.example/page");
+	with("Cookie: theirs=1; panda_preview=x");
 	as("");
 	good(200, NULL, "GET /x?access_token=theirs&access_token=%s", bed.mine);
 	assert_int_equal(strncmp(bed.body, "GET /x?access_token=theirs HTTP/1.1", 35), 0);
 	assert_true(heard("Referer: http://x.example/page"));
 	assert_true(heard("Authorization: theirs"));
-	with("Host: 81-%s.preview.example", id);
-	as("");
-	bad(502, "upstream", "port 81", NULL, "GET /");
-	with("Host: 80-00000000-0000-4000-8000-000000000000.preview.example");
-	as("");
-	bad(404, "sandbox_not_found", "", NULL, "GET /");
+	assert_true(heard("Cookie: theirs=1"));
+	assert_null(strstr(bed.body, id)); /* what the guest does not know, its pages do not tell */
+	assert_string_equal(header("Content-Security-Policy"), "");
+	assert_string_equal(header("Referrer-Policy"), "same-origin");
+	visit(81, name, "/");
+	refused(502, "upstream", "port 81");
+	visit(82, name, "/");
+	refused(403, "forbidden", "panda ports ID --add 82");
+	visit(80, "aaaaaaaaaaaaaaaaaaaa", "/");
+	refused(404, "not_found", "no such preview");
+	/* An id stands in logs and lists, so it opens nothing: whether there is one or not. */
+	visit(80, id, "/");
+	refused(401, "unauthorized", "preview_url");
+	visit(80, "00000000-0000-4000-8000-000000000000", "/");
+	refused(401, "unauthorized", "preview_url");
 	/* Other names are the API. */
 	with("Host: preview.example");
 	as("");
 	good(200, NULL, "GET /healthz");
-	with("Host: 80-%s.other.example", id);
+	with("Host: 80-%s.other.example", name);
 	as("");
 	good(200, NULL, "GET /healthz");
+}
+
+static void ports_tell_where_visitors_find_them(void **state)
+{
+	const char *id = sandbox_made("{'metadata':{'port.80':'web'}}"), *name;
+
+	open_suffix(NULL);
+	name = name_of(id);
+	with("Host: preview.example:8443");
+	good(200, NULL, "GET /v1/sandboxes/%s/ports", id);
+	has("[{'port':80,'preview_url':'http://80-%s.preview.example:8443/'}]", name);
+	bed_api_close();
+	bed.config.public_url = "https://panda.example/";
+	bed_api_open();
+	good(201, "{'port':81}", "POST /v1/sandboxes/%s/ports", id);
+	has("{'preview_url':'https://81-%s.preview.example/'}", name);
+	bed_api_close();
+	bed.config.preview = "off";
+	bed_api_open();
+	good(200, NULL, "GET /v1/sandboxes/%s/ports", id);
+	has("[{'port':80,'preview_url':null},{'port':81,'preview_url':null}]");
+}
+
+static void an_owner_comes_in_by_any_host_name(void **state)
+{
+	const char *id = sandbox_made(NULL);
+	char name[64];
+
+	open_suffix("off");
+	serve_mirror("\r\n\r\n");
+	snprintf(name, sizeof(name), "%s", name_of(id));
+	visit(80, name, "/");
+	refused(404, "not_found", "");
+	with("Host: 80-%s.preview.example", id);
+	good(200, NULL, "GET /");
+	assert_null(strcasestr(bed.body, "Authorization"));
+	with("Host: 80-%s.preview.example", name);
+	good(200, NULL, "GET /");
+	with("Host: 80-%s.preview.example", id);
+	as(bed.other);
+	bad(401, "unauthorized", "", NULL, "GET /");
+	with("Host: 80-00000000-0000-4000-8000-000000000000.preview.example");
+	bad(401, "unauthorized", "", NULL, "GET /");
+}
+
+static void a_link_opens_a_host_name_for_one_browser(void **state)
+{
+	const char *id = sandbox_made(NULL), *other = sandbox_made(NULL);
+	char name[64], token[700], cookie[800];
+
+	open_suffix(NULL);
+	serve_mirror("\r\n\r\n");
+	snprintf(name, sizeof(name), "%s", name_of(id));
+	with("Host: preview.example");
+	good(200, "{'port':80,'ttl_seconds':60}", "POST /v1/sandboxes/%s/preview", id);
+	snprintf(token, sizeof(token), "%s", text_of("token"));
+	has("{'host_url':'http://80-%s.preview.example/?panda_preview=%s'}", name, token);
+	with("Host: 80-%s.preview.example", name);
+	as("");
+	good(302, NULL, "GET //evil.example/a?x=1&panda_preview=%s&y=2", token);
+	assert_string_equal(header("Location"), "/evil.example/a?x=1&y=2");
+	snprintf(cookie, sizeof(cookie), "%s", header("Set-Cookie"));
+	assert_non_null(strstr(cookie, "; Path=/; Max-Age="));
+	assert_non_null(strstr(cookie, "; HttpOnly; SameSite=Lax"));
+	*strchr(cookie, ';') = 0;
+	with("Host: 80-%s.preview.example", id); /* by the id, too: clients make that themselves */
+	with("Cookie: a=1; %s", cookie);
+	as("");
+	good(200, NULL, "GET /a");
+	assert_true(heard("Cookie: a=1"));
+	assert_null(strstr(bed.body, token));
+	/* One port of one sandbox, and as long as it is not revoked. */
+	with("Host: 81-%s.preview.example", name);
+	with("Cookie: %s", cookie);
+	as("");
+	bad(403, "forbidden", "port 81", NULL, "GET /");
+	with("Host: 80-%s.preview.example", name_of(other));
+	as("");
+	bad(401, "unauthorized", "another host name", NULL, "GET /?panda_preview=%s", token);
+	with("Host: 80-%s.preview.example", name);
+	as("");
+	bad(401, "unauthorized", "cut or changed", NULL, "GET /?panda_preview=%sx", token);
+	good(200, NULL, "POST /v1/sandboxes/%s/preview/rotate", id);
+	with("Host: 80-%s.preview.example", id);
+	with("Cookie: %s", cookie);
+	as("");
+	bad(401, "unauthorized", "", NULL, "GET /a");
+}
+
+static void a_visitor_wakes_nothing(void **state)
+{
+	const char *id = sandbox_made("{'metadata':{'port.80':'web'}}"), *link;
+	char name[64];
+
+	open_suffix("open");
+	serve("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+	snprintf(name, sizeof(name), "%s", name_of(id));
+	link = link_made(id, "{'port':80}");
+	good(200, NULL, "POST /v1/sandboxes/%s/hibernate", id);
+	visit(80, name, "/");
+	refused(409, "sandbox_hibernated", "signed link");
+	visit(80, id, "/");
+	refused(409, "sandbox_hibernated", "signed link");
+	good(200, NULL, "GET /v1/sandboxes/%s", id);
+	has("{'status':'hibernated','preview_name':'%s'}", name);
+	as("");
+	good(200, NULL, "GET %s", link);
+	/* As 0.1.0 did, when that is asked for: all ports, by the id. */
+	assert_int_equal(visit(80, id, "/"), 200);
+	visit(81, id, "/");
+	refused(502, "upstream", "port 81");
+	visit(80, "00000000-0000-4000-8000-000000000000", "/");
+	refused(404, "not_found", "");
+}
+
+static void a_preview_is_revoked_with_its_links(void **state)
+{
+	const char *id = sandbox_made("{'metadata':{'port.80':'web'}}"), *link, *again;
+	char name[64];
+
+	open_suffix(NULL);
+	serve("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+	snprintf(name, sizeof(name), "%s", name_of(id));
+	link = link_made(id, "{'port':80}");
+	good(200, NULL, "POST /v1/sandboxes/%s/preview/rotate", id);
+	assert_string_not_equal(text_of("preview_name"), name);
+	visit(80, name, "/");
+	refused(404, "not_found", "new name");
+	as("");
+	bad(401, "unauthorized", "revoked", NULL, "GET %s", link);
+	again = link_made(id, "{'port':80,'paths':['/a/']}");
+	/* All of it stands after a restart, and through hibernation. */
+	open_suffix(NULL);
+	good(200, NULL, "POST /v1/sandboxes/%s/hibernate", id);
+	good(200, NULL, "POST /v1/sandboxes/%s/wake", id);
+	as("");
+	bad(401, "unauthorized", "revoked", NULL, "GET %s", link);
+	as("");
+	good(200, NULL, "GET %sa/b", again);
+	visit(80, name, "/");
+	refused(404, "not_found", "new name");
+	snprintf(name, sizeof(name), "%s", name_of(id));
+	assert_int_equal(visit(80, name, "/"), 200);
+	/* A child is another one. */
+	good(201, "{}", "POST /v1/sandboxes/%s/fork", id);
+	good(200, NULL, "GET /v1/sandboxes?parent_id=%s", id);
+	assert_string_not_equal(text_of("0.preview_name"), name);
+	as(bed.other);
+	bad(404, "sandbox_not_found", "", NULL, "POST /v1/sandboxes/%s/preview/rotate", id);
+}
+
+static void the_config_names_a_mode(void **state)
+{
+	struct err e;
+
+	bed_api_close();
+	bed_open_host(&bed.on);
+	bed.config.preview = "some";
+	assert_true(api_new(bed.on.host, &bed.config, &bed.api, &e) < 0);
+	assert_non_null(strstr(e.text, "neither off, declared nor open"));
+	bed.config.preview = "off";
+	bed_api_open();
 }
 
 /* ---- tunnels ---- */
@@ -671,7 +867,13 @@ int main(void)
 	    api_test(a_link_that_was_changed_is_none),
 	    api_test(a_link_leads_to_its_port_below_its_paths_only),
 	    api_test(links_are_good_in_the_next_pandad),
-	    api_test(a_host_name_leads_to_a_port),
+	    api_test(a_host_name_leads_to_a_declared_port),
+	    api_test(ports_tell_where_visitors_find_them),
+	    api_test(an_owner_comes_in_by_any_host_name),
+	    api_test(a_link_opens_a_host_name_for_one_browser),
+	    api_test(a_visitor_wakes_nothing),
+	    api_test(a_preview_is_revoked_with_its_links),
+	    api_test(the_config_names_a_mode),
 	    api_test(a_tunnel_carries_bytes_both_ways),
 	    api_test(a_tunnel_that_cannot_be_is_an_answer),
 	    api_test(a_tunnel_ends_with_its_client_or_its_sandbox),

@@ -60,6 +60,29 @@ static void a_link_ends_and_cannot_be_changed(void **state)
 	}
 }
 
+/* Links of 0.1.0 say none: that is the first one. */
+static void a_link_is_of_an_epoch(void **state)
+{
+	static const char *const paths[] = {"", "/api,/static/"};
+	struct preview p = signed_link, got;
+	char token[PREVIEW_TOKEN_MAX], first[PREVIEW_TOKEN_MAX];
+	struct err e;
+
+	for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+		snprintf(p.paths, sizeof(p.paths), "%s", paths[i]);
+		p.epoch = 0;
+		assert_int_equal(preview_sign(key, &p, first), 0);
+		assert_int_equal(preview_check(key, first, 1000, &got, &e), 0);
+		assert_int_equal(got.epoch, 0);
+		p.epoch = 7;
+		assert_int_equal(preview_sign(key, &p, token), 0);
+		assert_string_not_equal(token, first);
+		assert_int_equal(preview_check(key, token, 1000, &got, &e), 0);
+		assert_int_equal(got.epoch, 7);
+		assert_string_equal(got.paths, paths[i]);
+	}
+}
+
 static void a_tenant_cannot_smuggle_a_field(void **state)
 {
 	struct preview p = signed_link;
@@ -145,6 +168,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_link_says_what_was_signed),
 	    cmocka_unit_test(a_link_ends_and_cannot_be_changed),
+	    cmocka_unit_test(a_link_is_of_an_epoch),
 	    cmocka_unit_test(a_tenant_cannot_smuggle_a_field),
 	    cmocka_unit_test(paths_are_whole_segments_without_a_way_out),
 	    cmocka_unit_test(host_names_of_previews),

@@ -472,12 +472,14 @@ static void ports_shows_what_listens_and_where_it_is_reached(void **state)
 {
 	answer("GET /v1/sandboxes/" BOX "/ports",
 	       "{'ports':[{'port':8000,'listening':true,'source':'found','label':'web',"
-	       "'proxy_url':'/v1/x/8000/'},{'port':9,'source':'declared','label':'a\\tb'}]}");
+	       "'proxy_url':'/v1/x/8000/','preview_url':'http://8000-x.localhost/"
+	       "'},{'port':9,'source':'declared','label':'a\\tb'}]}");
 	panda("ports", BOX);
 	gives(0,
-	      "PORT  LISTENS  SOURCE    LABEL  PROXY\n"
-	      "8000  yes      found     web    http://SERVER/v1/x/8000/\n"
-	      "9     no       declared  a?b    http://SERVER\n",
+	      "PORT  LISTENS  SOURCE    LABEL  PREVIEW                   PROXY\n"
+	      "8000  yes      found     web    http://8000-x.localhost/  "
+	      "http://SERVER/v1/x/8000/\n"
+	      "9     no       declared  a?b    -                         http://SERVER\n",
 	      "");
 }
 
@@ -493,6 +495,9 @@ static void ports_can_be_declared_and_taken_back(void **state)
 	answer("GET /v1/sandboxes/" BOX "/ports", "[]");
 	panda("ports", "-a", "1", BOX);
 	sent(0, "{'port':1,'label':'service'}");
+	answer("POST /v1/sandboxes/" BOX "/preview/rotate", "{'preview_name':'x'}");
+	answer("GET /v1/sandboxes/" BOX "/ports", "[]");
+	panda("ports", "--rotate", BOX);
 }
 
 static void a_port_that_cannot_be_declared_lists_nothing(void **state)

@@ -19,6 +19,7 @@
 #include "db/db.h"
 #include "db/db_internal.h"
 #include "host/host_internal.h"
+#include "host/preview.h"
 
 enum machine { ALIVE, DEAD, NONE, MACHINES };
 
@@ -218,6 +219,37 @@ static void a_record_that_cannot_be_read_is_left_alone(void **state)
 	}
 }
 
+static void a_record_without_a_preview_name_gets_one(void **state)
+{
+	struct bed *b = *state;
+	char id[SANDBOX_ID + 1], other[SANDBOX_ID + 1], name[2][PREVIEW_NAME + 1];
+
+	memcpy(other, bed_create_plain(b)->id, sizeof(other));
+	memcpy(id, bed_create_plain(b)->id, sizeof(id));
+	memcpy(name[0], bed_find(b, other)->preview, sizeof(name[0]));
+	assert_int_equal(db_run(b->host->db, &b->err,
+	                        "UPDATE sandboxes SET doc = json_remove(doc, '$.preview')"
+	                        " WHERE id = ?",
+	                        "t", id),
+	                 0);
+	bed_reopen(b);
+	memcpy(name[1], bed_find(b, id)->preview, sizeof(name[1]));
+	assert_true(preview_name_valid(name[1]));
+	for (int i = 0; i < 2; i++) {
+		assert_string_equal(bed_find(b, other)->preview, name[0]);
+		assert_string_equal(bed_find(b, id)->preview, name[1]);
+		assert_ptr_equal(preview_find(b->host, name[1]), bed_find(b, id));
+		bed_reopen(b);
+	}
+	/* A new one is on record, too, and the old one is nobody's. */
+	assert_int_equal(preview_rotate(b->host, bed_find(b, id), &b->err), 0);
+	assert_null(preview_find(b->host, name[1]));
+	memcpy(name[0], bed_find(b, id)->preview, sizeof(name[0]));
+	bed_reopen(b);
+	assert_ptr_equal(preview_find(b->host, name[0]), bed_find(b, id));
+	assert_int_equal(bed_find(b, id)->preview_epoch, 1);
+}
+
 static bool keep_number(void *arg, struct db_row *row)
 {
 	*(int64_t *)arg = db_int(row, 0);
@@ -373,6 +405,7 @@ int main(void)
 	    bed_test(snapshots_without_a_record_are_removed),
 	    bed_test(records_without_a_snapshot_are_removed),
 	    bed_test(a_record_that_cannot_be_read_is_left_alone),
+	    bed_test(a_record_without_a_preview_name_gets_one),
 	    bed_test(what_cannot_be_looked_up_is_not_taken_for_one_without_a_record),
 	    bed_test(a_volume_is_not_cut_to_a_damaged_size),
 	    bed_test(layers_that_are_not_ours_are_not_taken_up),

@@ -423,6 +423,7 @@ class SandboxInfo:
     created_at: str = ""
     isolation: str = ""
     runner: str = "shell"
+    preview_name: str = ""
     persistent: bool = False
     ttl_seconds: Optional[int] = None
     expires_at: Optional[str] = None
@@ -457,6 +458,7 @@ class SandboxInfo:
             created_at=_str(d, "created_at"),
             isolation=_str(d, "isolation"),
             runner=_str(d, "runner") or "shell",
+            preview_name=_str(d, "preview_name"),
             persistent=bool(d.get("persistent")),
             ttl_seconds=_opt_int(d, "ttl_seconds"),
             expires_at=_opt_str(d, "expires_at"),
@@ -635,12 +637,20 @@ class Port:
     listening: bool
     source: str  # "user" or "detected"
     proxy_url: str
+    preview_url: str = ""  # for everyone; empty when visitors do not reach it
 
     @classmethod
     def from_json(cls, d: Union[Json, int]) -> "Port":
         if isinstance(d, int):
             return cls(d, "", True, "detected", "")
-        return cls(_int(d, "port"), _str(d, "label"), bool(d.get("listening", True)), _str(d, "source"), _str(d, "proxy_url"))
+        return cls(
+            _int(d, "port"),
+            _str(d, "label"),
+            bool(d.get("listening", True)),
+            _str(d, "source"),
+            _str(d, "proxy_url"),
+            _str(d, "preview_url"),
+        )
 
 
 @dataclass

@@ -379,6 +379,10 @@ class AsyncSandbox:
         return self.info.isolation
 
     @property
+    def preview_name(self) -> str:
+        return self.info.preview_name
+
+    @property
     def runner(self) -> str:
         return self.info.runner
 
@@ -918,7 +922,7 @@ class AsyncSandbox:
         return f"{self.client.api_url}/v1{self._path}/proxy/{int(port)}/{path.lstrip('/')}"
 
     def preview_url(self, port: int, scheme: Optional[str] = None) -> str:
-        """The public host name of a port; whoever knows it may use it. Asks nobody."""
+        """The public address of a port that was declared (add_port). Asks nobody."""
         target = self._transport.wire.target
         host = self.client.preview_host
         if host is None:
@@ -928,11 +932,17 @@ class AsyncSandbox:
             standard = {"http": 80, "https": 443}[target.scheme]
             if target.port != standard:
                 host = f"{host}:{target.port}"
-        return f"{scheme or target.scheme}://{int(port)}-{self.id}.{host}"
+        return f"{scheme or target.scheme}://{int(port)}-{self.info.preview_name or self.id}.{host}"
 
     async def preview_urls(self) -> Dict[int, str]:
-        """Of every port that listens or was declared."""
-        return {p.port: self.preview_url(p.port) for p in await self.ports()}
+        """Of every port that listens or was declared; visitors reach those that were declared."""
+        return {p.port: p.preview_url or self.preview_url(p.port) for p in await self.ports()}
+
+    async def rotate_preview(self) -> str:
+        """Gives it a new preview name; its public addresses and signed links end. Returns the name."""
+        d = (await self._transport.request("POST", self._path + "/preview/rotate")).json()
+        await self.refresh()
+        return str(d.get("preview_name", ""))
 
     async def signed_preview_url(
         self, port: int, ttl_seconds: Optional[int] = None, *, paths: Optional[Sequence[str]] = None
