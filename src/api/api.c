@@ -185,7 +185,9 @@ static void call_run(struct call *c)
 	log_debug("request begins request=%s sandbox=%s tenant=%s method=%s route=%s",
 	          c->request_id, sandbox_of(c), c->tenant, c->route->method, c->route->path);
 	if (c->route->sandbox) {
-		c->sb = host_find(c->host, c->tenant, c->param[0]);
+		/* Another one than the token's does not exist, as another tenant's does not. */
+		if (!*c->only || strcmp(c->only, c->param[0]) == 0)
+			c->sb = host_find(c->host, c->tenant, c->param[0]);
 		if (!c->sb) {
 			call_fail(c, ENOENT, "sandbox_not_found", "sandbox not found: %.64s",
 			          c->param[0]);

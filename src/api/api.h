@@ -9,6 +9,7 @@
 #include "base/account.h"
 #include "base/loop.h"
 #include "host/host.h"
+#include "host/sandbox.h"
 #include "http/server.h"
 #include "template/depot.h"
 
@@ -18,9 +19,17 @@ enum {
 	REQUEST_ID_MAX = HOST_REQUEST_MAX,
 };
 
+/*
+ * What a route asks of a token. Each includes those below it: read, exec, own and sandbox, admin.
+ * The first value is the answer to most questions: a route whose scope was forgotten is closed to
+ * what is narrower than a tenant's whole token.
+ */
 enum api_scope {
-	SCOPE_SANDBOX, /* the first: a route whose scope was forgotten needs a token */
+	SCOPE_SANDBOX, /* what belongs to a tenant */
 	SCOPE_NONE,    /* no token needed */
+	SCOPE_READ,    /* looks, and changes nothing */
+	SCOPE_EXEC,    /* does something inside of a sandbox */
+	SCOPE_OWN,     /* as SCOPE_SANDBOX; also with a token that is for this sandbox alone */
 	SCOPE_ADMIN,
 };
 
@@ -49,6 +58,8 @@ struct route {
 	/* The token may stand in the query: for WebSocket and EventSource of browsers, which send
 	 * no headers. Never where the answer is a guest's, whose page reads its own URL. */
 	bool token_in_url;
+	/* Not about one sandbox, but for tokens of one sandbox, too: the handler looks. */
+	bool bound;
 	bool own_pages; /* with a token, too, not for web pages of other origins */
 	const char *tag, *summary;
 	const char *request, *reply; /* names of schemas in api/schemas.c, or NULL */
@@ -70,6 +81,8 @@ struct call {
 	struct account *account; /* of its tenant, for bytes that are held for it */
 	bool known;              /* auth_check() let it in: tenant is the caller's */
 	bool admin;
+	char
+	    only[SANDBOX_ID + 1]; /* the one sandbox that the token is for; "": all of the tenant */
 	struct quota quota;
 	char *param[API_PARAMS_MAX]; /* decoded, in order of the pattern; {rest...} is the last */
 	struct sandbox *sb;          /* valid until the handler returns: keep its id, not this */

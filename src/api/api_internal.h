@@ -9,6 +9,7 @@
 #include "base/loop.h"
 #include "base/shares.h"
 #include "host/host.h"
+#include "host/sandbox.h"
 #include "template/depot.h"
 
 #ifndef PANDA_VERSION
@@ -50,6 +51,10 @@ struct route_match {
 int route_find(const char *method, const char *path, struct route_match *ret);
 void match_fini(struct route_match *m);
 
+/* The scope that a token must have for it, in a word: "none", "read", "exec", "sandbox:<id>" (as is
+ * "sandbox"), "sandbox", "admin". */
+const char *route_scope(const struct route *r);
+
 /* ---- token_store.c ---- */
 
 struct tenant {
@@ -60,13 +65,43 @@ struct tenant {
 	struct tenant *next;
 };
 
+/* What a token may do; each of them includes those before it. */
+enum level {
+	LEVEL_READ,
+	LEVEL_EXEC,
+	LEVEL_SANDBOX,
+	LEVEL_ADMIN,
+};
+
+struct rights {
+	enum level level;
+	char only[SANDBOX_ID + 1]; /* one sandbox; "": all of the tenant */
+	uint64_t expires_ms;       /* wall clock; 0: never */
+};
+
+enum {
+	SCOPES_MAX = 64, /* of rights in words */
+};
+
+/* In words with commas between them: "read,sandbox:<id>". */
+void rights_print(const struct rights *r, char ret[SCOPES_MAX]);
+/* One of these words. A word that is none is no right: false. */
+bool rights_word(const char *word, struct rights *ret);
+/* Does a have nothing that b has not? */
+bool rights_within(const struct rights *a, const struct rights *b);
+/* May a token of these rights use the route? What is about one sandbox: its id, else NULL. */
+bool rights_reach(const struct rights *r, const struct route *route);
+
 struct token {
 	char hash[TOKEN_HASH + 1], prefix[TOKEN_PREFIX + 1], label[TOKEN_LABEL_MAX + 1];
+	char maker[TOKEN_PREFIX +
+	           1]; /* prefix of the token it was made with; "": none that is known */
 	struct tenant *tenant;
-	bool admin;
+	struct rights rights;
 	struct quota quota;
 	unsigned rate_per_s; /* 0: the host's */
 	uint64_t created_ms;
+	bool doomed; /* token_remove()'s own */
 	struct token *next;
 };
 
@@ -81,10 +116,16 @@ int tokens_open(struct api *a, struct err *e);
 void tokens_close(struct api *a);
 struct tenant *tenant_of(struct api *a, const char *name); /* made when new; NULL: no memory */
 /* hash, prefix and created_ms are made here. text is what the caller will never see again. */
-int token_add(struct api *a, const char *tenant, const char *label, bool admin,
-              const struct quota *quota, unsigned rate_per_s, char text[TOKEN_TEXT + 1],
-              struct token **ret, struct err *e);
-int token_remove(struct api *a, struct token *t, struct err *e);
+int token_add(struct api *a, const char *tenant, const char *label, const char *maker,
+              const struct rights *rights, const struct quota *quota, unsigned rate_per_s,
+              char text[TOKEN_TEXT + 1], struct token **ret, struct err *e);
+/* Is it t, or was it made with t, or with one that was? */
+bool token_descends(struct api *a, const struct token *t, const char *prefix);
+/* With all that descend from it; or those stay, made by none. All of it or nothing. */
+int token_remove(struct api *a, struct token *t, bool cascade, struct err *e);
+/* Another text for the same token. */
+int token_rotate(struct api *a, struct token *t, char text[TOKEN_TEXT + 1], struct err *e);
+bool token_expired(const struct token *t);
 struct token *token_by_hash(struct api *a, const char *hash); /* NULL: none */
 struct token *token_by_prefix(struct api *a, const char *prefix);
 struct token *token_next(struct api *a, struct token *after);

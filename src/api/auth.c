@@ -149,7 +149,9 @@ struct token *auth_token(struct call *c)
 {
 	const char *text = auth_bearer(http_header(c->req, "Authorization"));
 
-	return text ? token_named(c->api, text) : NULL;
+	struct token *t = text ? token_named(c->api, text) : NULL;
+
+	return t && !token_expired(t) ? t : NULL;
 }
 
 /* *detail stays NULL when the request has none. */
@@ -157,6 +159,7 @@ static struct token *token_of(struct call *c, const char **detail)
 {
 	const char *text = auth_bearer(http_header(c->req, "Authorization"));
 	autofree char *from_query = NULL;
+	struct token *t;
 
 	if (!text)
 		text = from_query = call_query(c, "access_token");
@@ -168,7 +171,25 @@ static struct token *token_of(struct call *c, const char **detail)
 			  "in the header Authorization";
 		return NULL;
 	}
-	return token_named(c->api, text);
+	t = token_named(c->api, text);
+	if (t && token_expired(t)) {
+		*detail = "this token has expired: ask its maker for a new one";
+		return NULL;
+	}
+	return t;
+}
+
+static void out_of_scope(struct call *c, const struct rights *r)
+{
+	static const char *const words[] = {
+	    [SCOPE_SANDBOX] = "sandbox", [SCOPE_NONE] = "read",   [SCOPE_READ] = "read",
+	    [SCOPE_EXEC] = "exec",       [SCOPE_OWN] = "sandbox", [SCOPE_ADMIN] = "admin"};
+	char have[SCOPES_MAX];
+
+	rights_print(r, have);
+	call_fail(c, EPERM, "forbidden", "this needs a token with scope %s%s; yours has '%s'",
+	          words[c->route->scope],
+	          *r->only && r->level >= LEVEL_SANDBOX ? " of all sandboxes" : "", have);
 }
 
 bool tenant_may_ask(struct tenant *t, unsigned rate_per_s, unsigned burst, uint64_t now_ms,
@@ -201,7 +222,8 @@ bool auth_check(struct call *c)
 		login_worked(c->api->logins, peer, now_ms);
 		tenant = t->tenant;
 		memcpy(c->token, t->prefix, sizeof(t->prefix));
-		c->admin = t->admin;
+		memcpy(c->only, t->rights.only, sizeof(c->only));
+		c->admin = t->rights.level == LEVEL_ADMIN;
 		c->quota = t->quota;
 		if (t->rate_per_s) {
 			rate = t->rate_per_s;
@@ -232,9 +254,9 @@ bool auth_check(struct call *c)
 		retry_after(c, retry_s);
 		call_fail(c, EAGAIN, "rate_limited",
 		          "more than %u requests per second: try again in %u s", rate, retry_s);
-	} else if (c->route->scope == SCOPE_ADMIN && !c->admin) {
+	} else if (t && !rights_reach(&t->rights, c->route)) {
 		ok = false;
-		call_fail(c, EPERM, "forbidden", "this needs a token with scope admin");
+		out_of_scope(c, &t->rights);
 	}
 	return ok;
 }

@@ -125,7 +125,7 @@ static json_t *responses(const struct route *r)
 		json_object_set_new(all, "401", error_ref());
 		json_object_set_new(all, "429", error_ref());
 	}
-	if (r->scope == SCOPE_ADMIN)
+	if (r->scope != SCOPE_NONE && r->scope != SCOPE_READ)
 		json_object_set_new(all, "403", error_ref());
 	if (strchr(r->path, '{'))
 		json_object_set_new(all, "404", error_ref());
@@ -168,6 +168,7 @@ static json_t *operation(const struct route *r, const char *method)
 		json_object_set_new(op, "requestBody",
 		                    json_pack("{s:o}", "content", content(r->request)));
 	json_object_set_new(op, "responses", responses(r));
+	json_object_set_new(op, "x-scope", json_string(route_scope(r)));
 	if (r->scope == SCOPE_NONE)
 		json_object_set_new(op, "security", json_array());
 	else if (r->token_in_url)

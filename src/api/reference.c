@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api/api.h"
+#include "api/api_internal.h"
 #include "api/schemas.h"
 
 static const char head[] =
@@ -117,10 +118,10 @@ static void put_route(FILE *f, const struct route *r)
 	fputs("</code><span>", f);
 	put_escaped(f, r->summary);
 	fputs("</span></summary>", f);
-	if (r->scope != SCOPE_SANDBOX)
-		fprintf(f, "<p><small>%s</small></p>",
-		        r->scope == SCOPE_NONE ? "No token needed."
-		                               : "Needs a token with scope admin.");
+	if (r->scope == SCOPE_NONE)
+		fputs("<p><small>No token needed.</small></p>", f);
+	else
+		fprintf(f, "<p><small>Needs a token with scope %s.</small></p>", route_scope(r));
 	if (r->params) {
 		fputs("<p>Query</p><table>", f);
 		for (const struct api_param *p = r->params; p->name; p++) {

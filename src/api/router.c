@@ -118,3 +118,12 @@ int route_find(const char *method, const char *path, struct route_match *ret)
 	*ret = m;
 	return 0;
 }
+
+const char *route_scope(const struct route *r)
+{
+	static const char *const words[] = {
+	    [SCOPE_SANDBOX] = "sandbox", [SCOPE_NONE] = "none",        [SCOPE_READ] = "read",
+	    [SCOPE_EXEC] = "exec",       [SCOPE_OWN] = "sandbox:<id>", [SCOPE_ADMIN] = "admin"};
+
+	return words[r->scope];
+}

@@ -15,8 +15,11 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/macro.h"
+#include "db/db.h"
 #include "db/tokens.h"
 #include "host/host.h"
+#include "host/sandbox.h"
 #include "template/depot.h"
 
 bool token_well_formed(const char *text)
@@ -150,6 +153,83 @@ static uint64_t number(const json_t *j, const char *key)
 	return n > 0 ? (uint64_t)n : 0;
 }
 
+/* ---- rights ---- */
+
+static const char *const levels[] = {[LEVEL_READ] = "read",
+                                     [LEVEL_EXEC] = "exec",
+                                     [LEVEL_SANDBOX] = "sandbox",
+                                     [LEVEL_ADMIN] = "admin"};
+
+void rights_print(const struct rights *r, char ret[SCOPES_MAX])
+{
+	const char *word = levels[r->level];
+
+	if (r->level == LEVEL_ADMIN)
+		snprintf(ret, SCOPES_MAX, "admin,sandbox");
+	else if (!*r->only)
+		snprintf(ret, SCOPES_MAX, "%s", word);
+	else if (r->level == LEVEL_SANDBOX)
+		snprintf(ret, SCOPES_MAX, "sandbox:%s", r->only);
+	else
+		snprintf(ret, SCOPES_MAX, "%s,sandbox:%s", word, r->only);
+}
+
+bool rights_word(const char *word, struct rights *ret)
+{
+	if (strncmp(word, "sandbox:", 8) == 0) {
+		if (!word[8] || strlen(word + 8) > SANDBOX_ID ||
+		    (*ret->only && strcmp(ret->only, word + 8) != 0))
+			return false;
+		snprintf(ret->only, sizeof(ret->only), "%s", word + 8);
+		return true;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(levels); i++)
+		if (strcmp(word, levels[i]) == 0) {
+			ret->level = MAX(ret->level, (enum level)i);
+			return true;
+		}
+	return false;
+}
+
+bool rights_within(const struct rights *a, const struct rights *b)
+{
+	return a->level <= b->level && (!*b->only || strcmp(a->only, b->only) == 0) &&
+	       (!b->expires_ms || (a->expires_ms && a->expires_ms <= b->expires_ms));
+}
+
+bool rights_reach(const struct rights *r, const struct route *route)
+{
+	static const enum level needs[] = {
+	    [SCOPE_SANDBOX] = LEVEL_SANDBOX, [SCOPE_NONE] = LEVEL_READ,
+	    [SCOPE_READ] = LEVEL_READ,       [SCOPE_EXEC] = LEVEL_EXEC,
+	    [SCOPE_OWN] = LEVEL_SANDBOX,     [SCOPE_ADMIN] = LEVEL_ADMIN};
+
+	if (r->level < needs[route->scope])
+		return false;
+	return !*r->only || route->bound || route->scope == SCOPE_NONE ||
+	       (route->sandbox && route->scope != SCOPE_SANDBOX);
+}
+
+/* Of a record. One that says nothing we know may look, and no more. */
+static void rights_parse(const char *words, struct rights *ret)
+{
+	bool level = false;
+	char word[SCOPES_MAX];
+
+	while (*words) {
+		size_t n = strcspn(words, ",");
+
+		snprintf(word, sizeof(word), "%.*s", (int)n, words);
+		if (rights_word(word, ret))
+			level |= strncmp(word, "sandbox:", 8) != 0;
+		words += n + (words[n] == ',');
+	}
+	if (*ret->only && !level)
+		ret->level = LEVEL_SANDBOX;
+}
+
+/* ---- on record, and in memory ---- */
+
 struct loading {
 	struct api *api;
 	bool no_memory;
@@ -171,7 +251,9 @@ static bool load(void *arg, const struct db_token *row)
 	snprintf(t->hash, sizeof(t->hash), "%s", row->hash);
 	snprintf(t->prefix, sizeof(t->prefix), "%s", row->prefix);
 	snprintf(t->label, sizeof(t->label), "%s", row->label);
-	t->admin = strstr(row->scopes, "admin") != NULL;
+	snprintf(t->maker, sizeof(t->maker), "%s", row->maker);
+	rights_parse(row->scopes, &t->rights);
+	t->rights.expires_ms = row->expires_ms;
 	quota = json_loads(row->quota, 0, NULL);
 	t->quota.sandboxes = number(quota, "sandboxes");
 	t->quota.memory_mb = number(quota, "memory_mb");
@@ -212,12 +294,72 @@ void tokens_close(struct api *a)
 	}
 }
 
-int token_add(struct api *a, const char *tenant, const char *label, bool admin,
-              const struct quota *quota, unsigned rate_per_s, char text[TOKEN_TEXT + 1],
-              struct token **ret, struct err *e)
+bool token_expired(const struct token *t)
+{
+	return t->rights.expires_ms && wall_ms() >= t->rights.expires_ms;
+}
+
+bool token_descends(struct api *a, const struct token *t, const char *prefix)
+{
+	/* A chain of makers has no ring: a maker was there before what it made. Damaged records may
+	 * say otherwise. */
+	for (int i = 0; t && i < TOKENS_PER_TENANT_MAX; i++) {
+		if (strcmp(t->prefix, prefix) == 0)
+			return true;
+		t = *t->maker ? token_by_prefix(a, t->maker) : NULL;
+	}
+	return false;
+}
+
+static void token_take_out(struct api *a, struct token *t)
+{
+	struct token **at = &a->tokens[bucket_of(t->hash)];
+
+	while (*at != t)
+		at = &(*at)->next;
+	*at = t->next;
+	t->tenant->tokens--;
+}
+
+/* Of this tenant, those that open nothing any more: their time or their sandbox is over. */
+static void tokens_sweep(struct api *a, const struct tenant *tenant)
+{
+	struct token *t = token_next(a, NULL), *next;
+
+	for (; t; t = next) {
+		next = token_next(a, t);
+		if (t->tenant != tenant ||
+		    (!token_expired(t) &&
+		     !(*t->rights.only && !host_find(a->host, tenant->name, t->rights.only))))
+			continue;
+		if (db_token_delete(a->host->db, t->hash, NULL) < 0)
+			continue; /* another time */
+		token_take_out(a, t);
+		free(t);
+	}
+}
+
+/* Prefixes are unique on record; 32 random bits meet twice now and then. */
+static int new_text(struct api *a, char text[TOKEN_TEXT + 1], char hash[TOKEN_HASH + 1],
+                    char prefix[TOKEN_PREFIX + 1], struct err *e)
+{
+	for (int attempt = 0; attempt < 8; attempt++) {
+		if (token_text(text) < 0 || token_hash(text, hash) < 0)
+			return err_set(e, EIO, "internal", "no entropy for a token");
+		snprintf(prefix, TOKEN_PREFIX + 1, "%.*s", TOKEN_PREFIX, text);
+		if (!token_by_prefix(a, prefix))
+			break;
+	}
+	return 0;
+}
+
+int token_add(struct api *a, const char *tenant, const char *label, const char *maker,
+              const struct rights *rights, const struct quota *quota, unsigned rate_per_s,
+              char text[TOKEN_TEXT + 1], struct token **ret, struct err *e)
 {
 	autofree struct token *t = calloc(1, sizeof(*t));
 	autofree char *quota_text = NULL;
+	char scopes[SCOPES_MAX];
 	json_t *j;
 	int r;
 
@@ -226,36 +368,36 @@ int token_add(struct api *a, const char *tenant, const char *label, bool admin,
 	if (!t || !t->tenant)
 		return err_set(e, ENOMEM, "no_memory", "no memory for a token");
 	if (t->tenant->tokens >= TOKENS_PER_TENANT_MAX)
+		tokens_sweep(a, t->tenant);
+	if (t->tenant->tokens >= TOKENS_PER_TENANT_MAX)
 		return err_set(e, EDQUOT, "quota_exceeded",
 		               "there are %d tokens already: revoke some that are not used",
 		               TOKENS_PER_TENANT_MAX);
 	snprintf(t->label, sizeof(t->label), "%s", label);
-	t->admin = admin;
+	snprintf(t->maker, sizeof(t->maker), "%s", maker);
+	t->rights = *rights;
 	t->quota = *quota;
 	t->rate_per_s = rate_per_s;
 	t->created_ms = wall_ms();
+	rights_print(rights, scopes);
 	j = quota_json(quota, rate_per_s);
 	quota_text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	json_decref(j);
 	if (!quota_text)
 		return err_set(e, ENOMEM, "no_memory", "no memory for a token");
-	/* Prefixes are unique on record; 32 random bits meet twice now and then. */
-	for (int attempt = 0; attempt < 8; attempt++) {
-		if (token_text(text) < 0 || token_hash(text, t->hash) < 0)
-			return err_set(e, EIO, "internal", "no entropy for a token");
-		memcpy(t->prefix, text, TOKEN_PREFIX);
-		if (!token_by_prefix(a, t->prefix))
-			break;
-	}
-	r = db_token_insert(a->host->db,
-	                    &(struct db_token){.hash = t->hash,
-	                                       .prefix = t->prefix,
-	                                       .tenant = tenant,
-	                                       .label = t->label,
-	                                       .scopes = admin ? "admin,sandbox" : "sandbox",
-	                                       .quota = quota_text,
-	                                       .created_ms = t->created_ms},
-	                    e);
+	r = new_text(a, text, t->hash, t->prefix, e);
+	if (r == 0)
+		r = db_token_insert(a->host->db,
+		                    &(struct db_token){.hash = t->hash,
+		                                       .prefix = t->prefix,
+		                                       .tenant = tenant,
+		                                       .label = t->label,
+		                                       .scopes = scopes,
+		                                       .quota = quota_text,
+		                                       .maker = t->maker,
+		                                       .created_ms = t->created_ms,
+		                                       .expires_ms = rights->expires_ms},
+		                    e);
 	if (r < 0)
 		return r;
 	*ret = take_ptr(t);
@@ -263,32 +405,80 @@ int token_add(struct api *a, const char *tenant, const char *label, bool admin,
 	return 0;
 }
 
-int token_remove(struct api *a, struct token *t, struct err *e)
+int token_remove(struct api *a, struct token *t, bool cascade, struct err *e)
 {
-	struct token **at = &a->tokens[bucket_of(t->hash)];
-	int r = db_token_delete(a->host->db, t->hash, e);
+	struct token *o = NULL, *next, *gone = NULL;
+	char prefix[TOKEN_PREFIX + 1];
+	int r = db_begin(a->host->db, e);
 
+	memcpy(prefix, t->prefix, sizeof(prefix));
 	if (r < 0)
 		return r;
-	while (*at != t)
-		at = &(*at)->next;
-	*at = t->next;
-	t->tenant->tokens--;
-	free(t);
+	while (r == 0 && (o = token_next(a, o)))
+		if (o == t || (cascade && token_descends(a, o, prefix)))
+			r = db_token_delete(a->host->db, o->hash, e);
+	if (r == 0 && !cascade)
+		r = db_token_orphan(a->host->db, prefix, e);
+	if (r == 0)
+		r = db_commit(a->host->db, e);
+	else
+		db_rollback(a->host->db);
+	if (r < 0)
+		return r;
+	/* All are found before the first goes: the chain of makers leads through them. */
+	for (o = token_next(a, NULL); o; o = next) {
+		next = token_next(a, o);
+		o->doomed = o == t || (cascade && token_descends(a, o, prefix));
+		if (!cascade && strcmp(o->maker, prefix) == 0)
+			o->maker[0] = 0;
+	}
+	for (o = token_next(a, NULL); o; o = next) {
+		next = token_next(a, o);
+		if (!o->doomed)
+			continue;
+		token_take_out(a, o);
+		o->next = gone;
+		gone = o;
+	}
+	for (; gone; gone = next) {
+		next = gone->next;
+		free(gone);
+	}
+	return 0;
+}
+
+int token_rotate(struct api *a, struct token *t, char text[TOKEN_TEXT + 1], struct err *e)
+{
+	char hash[TOKEN_HASH + 1], prefix[TOKEN_PREFIX + 1];
+	struct token *o = NULL;
+	int r = new_text(a, text, hash, prefix, e);
+
+	if (r == 0)
+		r = db_token_rotate(a->host->db, t->hash, t->prefix, hash, prefix, e);
+	if (r < 0)
+		return r;
+	while ((o = token_next(a, o)))
+		if (strcmp(o->maker, t->prefix) == 0)
+			memcpy(o->maker, prefix, sizeof(o->maker));
+	token_take_out(a, t);
+	memcpy(t->hash, hash, sizeof(hash));
+	memcpy(t->prefix, prefix, sizeof(prefix));
+	token_insert(a, t);
 	return 0;
 }
 
 int api_first_token(struct api *a, char ret[64], struct err *e)
 {
+	const struct rights admin = {.level = LEVEL_ADMIN};
 	const struct quota none = {0};
 	struct token *t = NULL;
 	char text[TOKEN_TEXT + 1];
 	int r;
 
 	while ((t = token_next(a, t)))
-		if (t->admin)
+		if (t->rights.level == LEVEL_ADMIN && !t->rights.expires_ms)
 			return 0;
-	r = token_add(a, "local", "first", true, &none, 0, text, &t, e);
+	r = token_add(a, "local", "first", "", &admin, &none, 0, text, &t, e);
 	if (r < 0)
 		return r;
 	snprintf(ret, 64, "%s", text);

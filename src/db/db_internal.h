@@ -33,7 +33,7 @@ uint64_t db_unsigned(struct db_row *row, int column);
 /* ---- the schema ---- */
 
 enum {
-	DB_VERSION = 3, /* of the file: its user_version once db_open() is done with it */
+	DB_VERSION = 4, /* of the file: its user_version once db_open() is done with it */
 };
 
 /*

@@ -606,8 +606,21 @@ def test_tokens_and_me(cli, box):
     own, cli.env = cli.env, other
     assert "sandbox" in cli.json("me")["scopes"]
     cli.env = own
-    cli("token", "rm", prefix)
+    # For an agent: what runs in one sandbox, and nothing else.
+    agent = cli("token", "create", "--sandbox", box, "--scope", "exec", "--ttl", "1h").strip()
+    cli.env = dict(own, PANDASTACK_API_KEY=agent)
+    assert cli("exec", box, "--", "echo", "in").strip() == "in"
+    assert [s["id"] for s in cli.json("ls")] == [box]
+    cli.refused("kill", box, says="scope sandbox")
+    cli.env = own
+    rotated = cli("token", "rotate", prefix).strip()
     cli.env = other
+    cli.refused("ls", says="does not know this key")
+    cli.env = dict(own, PANDASTACK_API_KEY=rotated)
+    cli.json("me")
+    cli.env = own
+    cli("token", "rm", rotated[:12])
+    cli.env = dict(own, PANDASTACK_API_KEY=rotated)
     cli.refused("ls", says="does not know this key")
 
 

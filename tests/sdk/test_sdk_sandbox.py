@@ -466,6 +466,12 @@ def test_tokens_templates_me(server, client):
     t = client.tokens.create("l", scopes=["sandbox"])
     assert t.token == "pds_2secret" and "secret" not in repr(t)
     client.tokens.revoke(t.prefix)
+    client.tokens.revoke(t.prefix, cascade=False)
+    assert server.asked()[-1].query == {"cascade": "0"}
+    client.tokens.create(scopes=["exec", "sandbox:sb-1"], ttl_seconds=60)
+    assert server.asked()[-1].json == {"scopes": ["exec", "sandbox:sb-1"], "ttl_seconds": 60}
+    server.on("POST", "/v1/me/tokens/pds_2/rotate", {"prefix": "pds_3", "token": "pds_3secret"})
+    assert client.tokens.rotate("pds_2").token == "pds_3secret"
     server.on("GET", "/v1/templates", [{"name": "base", "aliases": ["ubuntu-24.04"], "runner": "shell"}])
     assert client.templates.list()[0].aliases == ["ubuntu-24.04"]
     server.on("GET", "/v1/me", {"tenant": "t"})

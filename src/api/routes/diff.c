@@ -28,7 +28,11 @@ void sandbox_diff(struct call *c)
 	                         .to_other = to,
 	                         .unified = call_query_flag(c, "unified")};
 
-	if (to && from)
+	if (*c->only && (to || from))
+		call_fail(c, EPERM, "forbidden",
+		          "a token of one sandbox does not name others: without 'to' and 'from' "
+		          "it is compared with its template");
+	else if (to && from)
 		call_fail(c, EINVAL, "bad_request",
 		          "give 'to' or 'from' (a sandbox, snapshot or checkpoint), not both: the "
 		          "other end is this sandbox");

@@ -49,7 +49,8 @@ static bool has_token(struct call *c, const struct sandbox *sb)
 {
 	const struct token *t = auth_token(c);
 
-	return t && strcmp(t->tenant->name, sb->tenant) == 0;
+	return t && strcmp(t->tenant->name, sb->tenant) == 0 && t->rights.level >= LEVEL_EXEC &&
+	       (!*t->rights.only || strcmp(t->rights.only, sb->id) == 0);
 }
 
 static bool has_link(struct call *c, const struct sandbox *sb, unsigned port)

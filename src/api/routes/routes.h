@@ -86,7 +86,7 @@ handler sandbox_save_template, templates_list, templates_get, templates_delete;
 handler templates_build, builds_list, builds_get, builds_delete, builds_logs;
 
 /* routes/tokens.c */
-handler me_get, tokens_list, tokens_create, tokens_delete;
+handler me_get, tokens_list, tokens_create, tokens_delete, tokens_rotate;
 
 /* routes/mcp.c */
 handler mcp_sandbox, mcp_all;

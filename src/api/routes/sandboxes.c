@@ -81,6 +81,7 @@ json_t *sandboxes_json(struct call *c, const char *query)
 	url_query(query, "parent_id", &parent);
 	for (struct sandbox *sb = c->host->newest; sb; sb = sb->next) {
 		if (strcmp(sb->tenant, c->tenant) != 0 || sb->state == SANDBOX_KILLING ||
+		    (*c->only && strcmp(sb->id, c->only) != 0) ||
 		    (status && strcmp(status, sandbox_state_name(sb->state)) != 0) ||
 		    (template && strcmp(template, sb->spec.template) != 0) ||
 		    (parent && strcmp(parent, sb->parent) != 0) || !metadata_fits(query, sb))

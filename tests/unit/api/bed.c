@@ -95,10 +95,12 @@ static void listen_anywhere(void)
 
 static void token_make(const char *tenant, bool admin, char ret[64])
 {
+	const struct rights rights = {.level = admin ? LEVEL_ADMIN : LEVEL_SANDBOX};
 	const struct quota none = {0};
 	struct token *t;
 
-	if (!ret[0] && token_add(bed.api, tenant, "bed", admin, &none, 0, ret, &t, &bed.on.err) < 0)
+	if (!ret[0] &&
+	    token_add(bed.api, tenant, "bed", "", &rights, &none, 0, ret, &t, &bed.on.err) < 0)
 		fail_msg("no token: %s", bed.on.err.text);
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/api_internal.h"
 #include "base/macro.h"
 
 /* The text of a new token; good until the next but seven. */
@@ -77,6 +78,11 @@ static void what_is_asked_of_a_token_is_checked(void **state)
 	    {"{'scopes':[]}", "scopes"},
 	    {"{'scopes':['root']}", "scopes"},
 	    {"{'scopes':['sandbox',5]}", "scopes"},
+	    {"{'scopes':['sandbox:']}", "scopes"},
+	    {"{'scopes':['sandbox:a','sandbox:b']}", "scopes"},
+	    {"{'scopes':['admin','sandbox:a']}", "scopes"},
+	    {"{'ttl_seconds':0}", "ttl_seconds"},
+	    {"{'expires_at':'soon'}", "expires_at"},
 	    {"{'quota':5}", "quota"},
 	    {"{'quota':{'sandboxes':-1}}", "quota.sandboxes"},
 	    {"{'quota':{'memory_mb':'x'}}", "quota.memory_mb"},
@@ -139,13 +145,250 @@ static void the_last_admin_stays(void **state)
 	as(bed.admin);
 	bad(409, "conflict", "last token", NULL, "DELETE /v1/me/tokens/%s", prefix);
 	second = token_made(bed.admin, "{'tenant':'t','scopes':['admin']}");
+	/* One that expires is no way back in. */
+	token_made(bed.admin, "{'scopes':['admin'],'ttl_seconds':60}");
 	as(bed.admin);
-	good(204, NULL, "DELETE /v1/me/tokens/%s", prefix);
+	bad(409, "conflict", "cascade=0", NULL, "DELETE /v1/me/tokens/%s", prefix);
+	as(bed.admin);
+	good(204, NULL, "DELETE /v1/me/tokens/%s?cascade=0", prefix);
 	snprintf(prefix, sizeof(prefix), "%.12s", second);
 	/* One of the same tenant sees it, and is no admin. */
 	bad(403, "forbidden", "admin", NULL, "DELETE /v1/me/tokens/%s", prefix);
 	as(second);
 	bad(409, "conflict", "last token", NULL, "DELETE /v1/me/tokens/%s", prefix);
+}
+
+/* ---- scopes ---- */
+
+static const char *with_id(const char *fmt, const char *id)
+{
+	static char body[8][300];
+	static unsigned turn;
+	char *ret = body[turn++ % 8];
+
+	snprintf(ret, sizeof(body[0]), fmt, id);
+	return ret;
+}
+
+/* Of each route: who gets past the table. What it says then is the handler's. */
+static void the_table_says_what_a_token_may(void **state)
+{
+	const struct rights read = {.level = LEVEL_READ}, exec = {.level = LEVEL_EXEC},
+			    all = {.level = LEVEL_SANDBOX}, admin = {.level = LEVEL_ADMIN};
+	struct rights one_read = read, one = all;
+	unsigned n[4] = {0};
+
+	snprintf(one.only, sizeof(one.only), "x");
+	snprintf(one_read.only, sizeof(one_read.only), "x");
+	for (size_t i = 0; i < nroutes; i++) {
+		const struct route *r = &routes[i];
+
+		n[0] += rights_reach(&read, r);
+		n[1] += rights_reach(&exec, r);
+		n[2] += rights_reach(&all, r);
+		n[3] += rights_reach(&one, r);
+		assert_true(rights_reach(&admin, r));
+		/* Each has those below it. */
+		assert_false(rights_reach(&read, r) && !rights_reach(&exec, r));
+		assert_false(rights_reach(&exec, r) && !rights_reach(&all, r));
+		assert_false(rights_reach(&one_read, r) && !rights_reach(&one, r));
+		assert_false(rights_reach(&one, r) && !rights_reach(&all, r));
+		/* What changes something is not for those who look, but for revoking oneself. */
+		if (rights_reach(&read, r) && r->scope != SCOPE_NONE && strcmp(r->method, "GET") &&
+		    strcmp(r->method, "HEAD"))
+			assert_string_equal(r->path, "/v1/me/tokens/{prefix}");
+		/* What is not about one sandbox is not for a token of one. */
+		if (rights_reach(&one, r) && !r->sandbox && r->scope != SCOPE_NONE)
+			assert_true(r->bound);
+	}
+	assert_true(n[0] > 30 && n[0] < n[1] && n[1] < n[3] && n[3] < n[2]);
+}
+
+static void a_token_that_looks_changes_nothing(void **state)
+{
+	const char *id = sandbox_made(NULL), *read = token_made(bed.mine, "{'scopes':['read']}");
+
+	has("{'scopes':['read'],'expires_at':null}");
+	as(read);
+	good(200, NULL, "GET /v1/sandboxes/%s", id);
+	as(read);
+	bad(403, "forbidden", "scope exec; yours has 'read'", "{'cmd':'x'}",
+	    "POST /v1/sandboxes/%s/exec", id);
+	as(read);
+	bad(403, "forbidden", "scope sandbox", NULL, "DELETE /v1/sandboxes/%s", id);
+	as(read);
+	bad(403, "forbidden", "scope sandbox", "{}", "POST /v1/sandboxes");
+	as(read);
+	bad(403, "forbidden", "scope sandbox", "{}", "POST /v1/me/tokens");
+	as(read);
+	bad(403, "forbidden", "scope sandbox", NULL, "DELETE /v1/me/tokens/%.12s", bed.mine);
+	/* But it may end itself. */
+	as(read);
+	good(204, NULL, "DELETE /v1/me/tokens/%.12s", read);
+	as(read);
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+}
+
+static void a_token_that_runs_things_keeps_no_house(void **state)
+{
+	const char *id = sandbox_made(NULL), *exec = token_made(bed.mine, "{'scopes':['exec']}");
+
+	as(exec);
+	good(200, "{'argv':['true']}", "POST /v1/sandboxes/%s/exec", id);
+	as(exec);
+	good(200, NULL, "GET /v1/sandboxes");
+	as(exec);
+	bad(403, "forbidden", "scope sandbox", "{}", "POST /v1/sandboxes/%s/fork", id);
+	as(exec);
+	bad(403, "forbidden", "scope sandbox", "{'egress':'open'}", "PATCH /v1/sandboxes/%s/egress",
+	    id);
+	as(exec);
+	bad(403, "forbidden", "scope sandbox", "{'jsonrpc':'2.0','id':1,'method':'ping'}",
+	    "POST /mcp");
+	as(exec);
+	good(200, "{'jsonrpc':'2.0','id':1,'method':'ping'}", "POST /v1/sandboxes/%s/mcp", id);
+}
+
+static void a_token_of_one_sandbox_sees_no_other(void **state)
+{
+	const char *id = sandbox_made(NULL), *other = sandbox_made(NULL), *one, *child;
+
+	one = token_made(bed.mine, with_id("{'scopes':['sandbox:%s']}", id));
+	has("{'scopes':['sandbox:%s']}", id);
+	as(one);
+	good(200, NULL, "GET /v1/sandboxes");
+	assert_int_equal(json_array_size(bed.json), 1);
+	has("[{'id':'%s'}]", id);
+	as(one);
+	bad(404, "sandbox_not_found", other, NULL, "GET /v1/sandboxes/%s", other);
+	as(one);
+	bad(404, "sandbox_not_found", other, "{'cmd':'x'}", "POST /v1/sandboxes/%s/exec", other);
+	as(one);
+	good(200, "{'argv':['true']}", "POST /v1/sandboxes/%s/exec", id);
+	as(one);
+	bad(403, "forbidden", "does not name others", NULL, "GET /v1/sandboxes/%s/diff?to=%s", id,
+	    other);
+	as(one);
+	bad(403, "forbidden", "of all sandboxes", "{}", "POST /v1/sandboxes");
+	as(one);
+	bad(403, "forbidden", "of all sandboxes", "{}", "POST /v1/sandboxes/%s/fork", id);
+	as(one);
+	bad(403, "forbidden", "of all sandboxes", NULL, "GET /v1/events");
+	as(one);
+	good(200, NULL, "GET /v1/sandboxes/%s/events", id);
+	as(one);
+	good(200, NULL, "GET /v1/me");
+	has("{'scopes':['sandbox:%s'],'usage':{'sandboxes':1}}", id);
+	/* Of its tenant's tokens it sees itself and those it made; none of them is wider. */
+	as(one);
+	good(200, NULL, "GET /v1/me/tokens");
+	assert_int_equal(json_array_size(json_object_get(bed.json, "items")), 1);
+	child = token_made(one, with_id("{'scopes':['read','sandbox:%s']}", id));
+	has("{'scopes':['read','sandbox:%s'],'made_by':'%.12s'}", id, one);
+	token_made(one, "{}");
+	has("{'scopes':['sandbox:%s']}", id);
+	as(one);
+	bad(403, "forbidden", "may do more", "{'scopes':['sandbox']}", "POST /v1/me/tokens");
+	as(one);
+	bad(403, "forbidden", "may do more", with_id("{'scopes':['read','sandbox:%s']}", other),
+	    "POST /v1/me/tokens");
+	as(one);
+	bad(404, "token_not_found", "", NULL, "DELETE /v1/me/tokens/%.12s", bed.mine);
+	as(child);
+	bad(403, "forbidden", "scope exec", "{'cmd':'x'}", "POST /v1/sandboxes/%s/exec", id);
+	/* On record, too; and it ends what it is for. */
+	bed_api_close();
+	bed_api_open();
+	as(child);
+	bad(404, "sandbox_not_found", "", NULL, "GET /v1/sandboxes/%s", other);
+	as(one);
+	good(204, NULL, "DELETE /v1/sandboxes/%s", id);
+	bad(404, "sandbox_not_found", id, with_id("{'scopes':['sandbox:%s']}", id),
+	    "POST /v1/me/tokens");
+	bad(404, "sandbox_not_found", "x", "{'scopes':['sandbox:x']}", "POST /v1/me/tokens");
+}
+
+static void a_token_ends_when_its_time_is_over(void **state)
+{
+	const char *token = token_made(bed.mine, "{'ttl_seconds':60}"), *child;
+
+	assert_non_null(strstr(text_of("expires_at"), "T"));
+	child = token_made(token, "{}");
+	bad(400, "bad_request", "expires_at", "{'expires_at':'2001-01-01T00:00:00Z'}",
+	    "POST /v1/me/tokens");
+	bad(400, "bad_request", "expires_at",
+	    "{'expires_at':'2999-01-01T00:00:00Z','ttl_seconds':5}", "POST /v1/me/tokens");
+	good(200, "{'expires_at':'2999-01-01T00:00:00Z'}", "POST /v1/me/tokens");
+	has("{'expires_at':'2999-01-01T00:00:00.000Z'}");
+	as(token);
+	bad(403, "forbidden", "for longer", "{'ttl_seconds':3600}", "POST /v1/me/tokens");
+	bed_later(61000);
+	as(token);
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+	has("{'detail':'this token has expired: ask its maker for a new one'}");
+	as(child);
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+	bed_api_close();
+	bed_api_open();
+	as(token);
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+}
+
+static void a_token_takes_those_it_made_with_it(void **state)
+{
+	const char *a = token_made(bed.mine, "{}"), *b = token_made(a, "{}"),
+		   *c = token_made(b, "{}"), *kept = token_made(a, "{}");
+
+	good(204, NULL, "DELETE /v1/me/tokens/%.12s", b);
+	as(c);
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+	as(kept);
+	good(200, NULL, "GET /v1/me");
+	good(204, NULL, "DELETE /v1/me/tokens/%.12s?cascade=0", a);
+	as(a);
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+	bed_api_close();
+	bed_api_open();
+	as(c);
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+	as(kept);
+	good(200, NULL, "GET /v1/me/tokens");
+	as(kept);
+	good(200, NULL, "GET /v1/me");
+}
+
+static void a_token_is_rotated_and_stays_who_it_is(void **state)
+{
+	const char *a = token_made(bed.mine, "{'label':'laptop','scopes':['read']}");
+	const char *maker = token_made(bed.mine, "{}"), *child = token_made(maker, "{}");
+	char old[64], new[64];
+
+	as(a);
+	bad(403, "forbidden", "scope sandbox", NULL, "POST /v1/me/tokens/%.12s/rotate", a);
+	good(200, NULL, "POST /v1/me/tokens/%.12s/rotate", bed.mine);
+	snprintf(old, sizeof(old), "%s", bed.mine);
+	snprintf(bed.mine, sizeof(bed.mine), "%s", text_of("token"));
+	as(old);
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+	good(200, NULL, "POST /v1/me/tokens/%.12s/rotate", maker);
+	snprintf(new, sizeof(new), "%s", text_of("token"));
+	has("{'made_by':'%.12s'}", bed.mine);
+	/* The secret of one that it did not make is none of its business. */
+	as(child);
+	bad(403, "forbidden", "those it made", NULL, "POST /v1/me/tokens/%.12s/rotate", bed.mine);
+	as(bed.other);
+	bad(404, "token_not_found", "", NULL, "POST /v1/me/tokens/%.12s/rotate", bed.mine);
+	bed_api_close();
+	bed_api_open();
+	as(maker);
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+	as(child);
+	good(200, NULL, "GET /v1/me");
+	good(204, NULL, "DELETE /v1/me/tokens/%.12s", new);
+	as(child);
+	bad(401, "unauthorized", "", NULL, "GET /v1/me");
+	as(a);
+	good(200, NULL, "GET /v1/me");
 }
 
 static void what_one_uses_is_counted(void **state)
@@ -266,6 +509,13 @@ int main(void)
 	    api_test(only_an_admin_gives_more_than_one_has),
 	    api_test(tokens_of_others_are_not_there_but_for_an_admin),
 	    api_test(the_last_admin_stays),
+	    api_test(the_table_says_what_a_token_may),
+	    api_test(a_token_that_looks_changes_nothing),
+	    api_test(a_token_that_runs_things_keeps_no_house),
+	    api_test(a_token_of_one_sandbox_sees_no_other),
+	    api_test(a_token_ends_when_its_time_is_over),
+	    api_test(a_token_takes_those_it_made_with_it),
+	    api_test(a_token_is_rotated_and_stays_who_it_is),
 	    api_test(what_one_uses_is_counted),
 	    api_test(a_tenant_has_a_limit_of_tokens),
 	    api_test(who_asks_too_much_is_told_when_to_come_again),

@@ -163,9 +163,10 @@ static void more_options_than_there_is_room_for_are_refused(void **state)
 static void verbs_are_listed_to_those_who_know_none(void **state)
 {
 	panda("token");
-	fails(125, "panda token: say what to do: create, ls, rm\nTry 'panda token --help'.\n");
+	fails(125,
+	      "panda token: say what to do: create, ls, rm, rotate\nTry 'panda token --help'.\n");
 	panda("token", "make");
-	fails(125, "panda token: it does not know 'make', only: create, ls, rm\n");
+	fails(125, "panda token: it does not know 'make', only: create, ls, rm, rotate\n");
 	panda("token", "rm");
 	fails(125, "panda token rm: it needs PREFIX...\n");
 }
@@ -523,10 +524,26 @@ static void a_token_is_shown_once_and_alone_on_stdout(void **state)
 	sent(0, "{}");
 }
 
-static void a_scope_is_one_of_two_words(void **state)
+static void a_token_may_be_of_one_sandbox_and_for_a_time(void **state)
+{
+	answer("POST /v1/me/tokens", "{'token':'t'}");
+	panda("token", "create", "--sandbox", BOX, "--scope", "exec", "--ttl", "8h");
+	sent(0, "{'scopes':['exec','sandbox:" BOX "'],'ttl_seconds':28800}");
+	answer("POST /v1/me/tokens", "{'token':'t'}");
+	panda("token", "create", "--sandbox", BOX, "--scope", "sandbox");
+	sent(0, "{'scopes':['sandbox:" BOX "']}");
+	answer("POST /v1/me/tokens/pds_1/rotate", "{'token':'pds_new'}");
+	panda("token", "rotate", "pds_1");
+	gives(0, "pds_new\n", "This is the only time it is shown.\n");
+	reply(.request = "DELETE /v1/me/tokens/pds_2?cascade=0", .status = 204);
+	panda("token", "rm", "--keep", "pds_2");
+	gives(0, "", "");
+}
+
+static void a_scope_is_one_of_four_words(void **state)
 {
 	panda("token", "create", "--scope", "root");
-	fails(125, "panda token create: --scope is sandbox or admin, not 'root'\n");
+	fails(125, "panda token create: --scope is read, exec, sandbox or admin, not 'root'\n");
 	panda("token", "create", "--label", "\xff");
 	fails(125, "names must be UTF-8");
 }
@@ -599,7 +616,8 @@ int main(void)
 	    bed_test(ports_can_be_declared_and_taken_back),
 	    bed_test(a_port_that_cannot_be_declared_lists_nothing),
 	    bed_test(a_token_is_shown_once_and_alone_on_stdout),
-	    bed_test(a_scope_is_one_of_two_words),
+	    bed_test(a_token_may_be_of_one_sandbox_and_for_a_time),
+	    bed_test(a_scope_is_one_of_four_words),
 	    bed_test(tokens_are_listed_by_their_beginning),
 	    bed_test(tokens_are_revoked_each_for_itself),
 	};

@@ -53,6 +53,12 @@
 	"CREATE INDEX audit_tenant ON audit(tenant, seq);"               \
 	"PRAGMA user_version = 3;"
 
+#define VERSION_4                                                              \
+	VERSION_3                                                              \
+	"ALTER TABLE tokens ADD COLUMN maker TEXT NOT NULL DEFAULT '';"        \
+	"ALTER TABLE tokens ADD COLUMN expires_at INTEGER NOT NULL DEFAULT 0;" \
+	"PRAGMA user_version = 4;"
+
 /* As a build of version 1 wrote them; one of version 2 could have. */
 #define ROWS                                                                         \
 	"INSERT INTO tokens(hash, prefix, tenant, label, scopes, quota, created_at)" \
@@ -160,6 +166,8 @@ static bool check_token(void *arg, const struct db_token *row)
 	assert_string_equal(row->hash, "h");
 	assert_string_equal(row->scopes, "admin");
 	assert_int_equal(row->created_ms, 1);
+	assert_string_equal(row->maker, "");
+	assert_int_equal(row->expires_ms, 0);
 	return ++*(int *)arg;
 }
 
@@ -216,9 +224,14 @@ static void a_file_of_version_2_is_brought_up_to_date(void **state)
 	opens_as_a_new_one(*state, VERSION_2 ROWS);
 }
 
-static void a_file_of_version_3_opens_as_before(void **state)
+static void a_file_of_version_3_is_brought_up_to_date(void **state)
 {
 	opens_as_a_new_one(*state, VERSION_3 ROWS);
+}
+
+static void a_file_of_version_4_opens_as_before(void **state)
+{
+	opens_as_a_new_one(*state, VERSION_4 ROWS);
 }
 
 static void events_of_the_network_are_told_from_others_after_an_upgrade(void **state)
@@ -262,7 +275,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    db_bed_test(a_file_of_version_1_is_brought_up_to_date),
 	    db_bed_test(a_file_of_version_2_is_brought_up_to_date),
-	    db_bed_test(a_file_of_version_3_opens_as_before),
+	    db_bed_test(a_file_of_version_3_is_brought_up_to_date),
+	    db_bed_test(a_file_of_version_4_opens_as_before),
 	    db_bed_test(events_of_the_network_are_told_from_others_after_an_upgrade),
 	    db_bed_test(an_upgrade_that_fails_leaves_the_file_as_it_was),
 	};

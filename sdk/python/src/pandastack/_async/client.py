@@ -242,14 +242,31 @@ class AsyncTokens:
         scopes: Optional[List[str]] = None,
         tenant: Optional[str] = None,
         quota: Optional[Mapping[str, int]] = None,
+        ttl_seconds: Optional[int] = None,
     ) -> Token:
-        """The secret is in ``token`` of the answer, and never shown again."""
-        body = {"label": label, "scopes": scopes, "tenant": tenant, "quota": dict(quota) if quota else None}
+        """The secret is in ``token`` of the answer, and never shown again.
+
+        scopes are "read", "exec", "sandbox" or "admin"; "sandbox:<id>", alone or beside one of the first
+        three, is for one sandbox.
+        """
+        body = {
+            "label": label,
+            "scopes": scopes,
+            "tenant": tenant,
+            "quota": dict(quota) if quota else None,
+            "ttl_seconds": ttl_seconds,
+        }
         body = {k: v for k, v in body.items() if v is not None}
         return Token.from_json(await self._client.request("POST", "/me/tokens", json=body))
 
-    async def revoke(self, prefix: str) -> None:
-        await self._client.request("DELETE", f"/me/tokens/{segment(prefix)}")
+    async def revoke(self, prefix: str, *, cascade: bool = True) -> None:
+        """With those that were made with it, unless cascade is False."""
+        query = "" if cascade else "?cascade=0"
+        await self._client.request("DELETE", f"/me/tokens/{segment(prefix)}{query}")
+
+    async def rotate(self, prefix: str) -> Token:
+        """Another secret for the same token, in ``token`` of the answer; the old one ends."""
+        return Token.from_json(await self._client.request("POST", f"/me/tokens/{segment(prefix)}/rotate"))
 
 
 class AsyncTemplates:
