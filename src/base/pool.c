@@ -282,11 +282,13 @@ int pool_new(struct loop *l, unsigned threads, struct pool **ret)
 	pthread_cond_init(&p->more, NULL);
 	pthread_cond_init(&p->fewer, NULL);
 	p->patience = (struct loop_timer){.fn = grow, .arg = p};
+	pthread_mutex_lock(&p->lock); /* the first ones look how many there are */
 	while (p->threads < threads && r == 0) {
 		r = start_thread(&p->thread[p->threads], worker, p);
 		if (r == 0)
 			p->threads++;
 	}
+	pthread_mutex_unlock(&p->lock);
 	if (r) {
 		pool_free(p);
 		return -r;
