@@ -8,6 +8,7 @@ touched. The addresses look public to our rules; no packet leaves the machine: n
 
 Run as a program it is what runs inside: `serve ROLE` answers, `guest` does as it is told, one JSON line each way.
 """
+import contextlib
 import inspect
 import itertools
 import json
@@ -865,7 +866,8 @@ class Guest(Child):
 
     def close(self):
         self.end()
-        os.kill(self.machine, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a test may have killed it, and init reaped it
+            os.kill(self.machine, signal.SIGKILL)
         self.net.machines.remove(self.machine)
         sh(f"ip netns del {self.ns}")
         self.net.spaces.remove(self.ns)
