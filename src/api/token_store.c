@@ -140,10 +140,11 @@ static void token_insert(struct api *a, struct token *t)
 
 json_t *quota_json(const struct quota *q, unsigned rate_per_s)
 {
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:i}", "sandboxes", (json_int_t)q->sandboxes,
-	                 "memory_mb", (json_int_t)q->memory_mb, "snapshots",
-	                 (json_int_t)q->snapshots, "volumes", (json_int_t)q->volumes, "volumes_mb",
-	                 (json_int_t)q->volumes_mb, "requests_per_s", (int)rate_per_s);
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "sandboxes",
+	                 (json_int_t)q->sandboxes, "memory_mb", (json_int_t)q->memory_mb,
+	                 "snapshots", (json_int_t)q->snapshots, "volumes", (json_int_t)q->volumes,
+	                 "volumes_mb", (json_int_t)q->volumes_mb, "disk_mb", (json_int_t)q->disk_mb,
+	                 "requests_per_s", (int)rate_per_s);
 }
 
 static uint64_t number(const json_t *j, const char *key)
@@ -260,6 +261,7 @@ static bool load(void *arg, const struct db_token *row)
 	t->quota.snapshots = number(quota, "snapshots");
 	t->quota.volumes = number(quota, "volumes");
 	t->quota.volumes_mb = number(quota, "volumes_mb");
+	t->quota.disk_mb = number(quota, "disk_mb");
 	t->rate_per_s = (unsigned)number(quota, "requests_per_s");
 	json_decref(quota);
 	t->created_ms = row->created_ms;

@@ -137,6 +137,9 @@ static const struct key {
      "MiB of memory one machine may have; pandad refuses to start or import a larger one"},
     {"machine_disk_max_mb", BYTES_IN_MB(host.machine_disk_max), "65536", 16, 1 << 18,
      "MiB that a disk of one machine may have; pandad refuses to start or import a larger one"},
+    {"tenant_disk_percent", MEMBER(host.tenant_disk_percent), "80", 0, 100,
+     "percent of the disk of data_dir that each tenant may take, unless its token has a quota of "
+     "disk_mb; above that pandad makes nothing more for it; 0: no limit"},
     {"prepare_ahead", MEMBER(host.prepare_ahead), "8", 1, 256,
      "how many machine processes pandad starts ahead, before a sandbox needs them"},
     {"threads", MEMBER(host.threads), "8", 1, 256,

@@ -82,6 +82,14 @@ int db_snapshots_each(struct db *d, const char *tenant, const char *sandbox_id, 
 	               "tttt", tenant, tenant, sandbox_id, sandbox_id);
 }
 
+int db_snapshots_owners(struct db *d, db_snapshot_fn *fn, void *arg, struct err *e)
+{
+	struct snapshot_rows all = {.fn = fn, .arg = arg};
+
+	return db_each(d, e, snapshots_tell, &all,
+	               "SELECT id, tenant, sandbox_id, created_at, '' FROM snapshots", "");
+}
+
 int db_snapshots_unfinished(struct db *d, db_snapshot_fn *fn, void *arg, struct err *e)
 {
 	struct snapshot_rows all = {.fn = fn, .arg = arg};

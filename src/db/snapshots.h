@@ -36,6 +36,8 @@ int db_snapshot_get(struct db *d, const char *tenant, const char *id, db_snapsho
  * false to stop. */
 int db_snapshots_each(struct db *d, const char *tenant, const char *sandbox_id, db_snapshot_fn *fn,
                       void *arg, struct err *e);
+/* All, in any state and in no order; doc is "". */
+int db_snapshots_owners(struct db *d, db_snapshot_fn *fn, void *arg, struct err *e);
 /* Those that are being made or deleted: for the next pandad. */
 int db_snapshots_unfinished(struct db *d, db_snapshot_fn *fn, void *arg, struct err *e);
 

@@ -16,6 +16,7 @@
 #include "base/macro.h"
 #include "base/pool.h"
 #include "base/uuid.h"
+#include "host/disk_use.h"
 #include "host/host.h"
 #include "host/host_internal.h"
 #include "host/sandbox.h"
@@ -108,6 +109,8 @@ int host_admit(struct host *h, const char *tenant, size_t n, unsigned memory_mb,
 		    (unsigned long long)((uint64_t)vfs.f_bavail * vfs.f_frsize >> 20),
 		    (unsigned long long)(h->config.disk_reserve >> 20));
 	}
+	if (n && disk_use_admit(h, tenant, quota, e) < 0)
+		return -e->code;
 	if (!quota || (!quota->sandboxes && !quota->memory_mb))
 		return 0;
 	for (struct sandbox *sb = h->newest; sb; sb = sb->next)

@@ -12,6 +12,7 @@
 #include "base/uuid.h"
 #include "db/snapshots.h"
 #include "host/archive.h"
+#include "host/disk_use.h"
 #include "host/host.h"
 #include "host/host_internal.h"
 #include "host/sandbox.h"
@@ -149,6 +150,7 @@ int host_import_end(struct host *h, const struct host_snapshot *s, struct err *e
 	int r;
 
 	fault_at("import.verified");
+	disk_use_changed(h);
 	if (!text)
 		return err_nomem(e);
 	r = db_snapshot_ready(h->db, s->id, s->sandbox_id, text, e);

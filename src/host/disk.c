@@ -18,6 +18,7 @@
 #include "base/loop.h"
 #include "base/macro.h"
 #include "base/pool.h"
+#include "host/disk_use.h"
 #include "host/event.h"
 #include "host/host.h"
 #include "host/host_internal.h"
@@ -93,14 +94,15 @@ int disk_may_resume(const struct sandbox *sb, struct err *e)
 
 /* ---- on the thread ---- */
 
-/* Free bytes of the data directory. False: it does not say. */
-static bool look_at_all(const struct host *h, uint64_t *ret)
+/* Free bytes of the data directory, and all there are. False: it does not say. */
+static bool look_at_all(const struct host *h, uint64_t *ret, uint64_t *ret_total)
 {
 	struct statvfs vfs;
 
 	if (statvfs(h->config.data_dir, &vfs) < 0)
 		return false;
 	*ret = (uint64_t)vfs.f_bavail * vfs.f_frsize;
+	*ret_total = (uint64_t)vfs.f_blocks * vfs.f_frsize;
 	return true;
 }
 
@@ -119,7 +121,7 @@ struct round {
 	struct disk_watch *watch;
 	struct look *at;
 	size_t n;
-	uint64_t free_bytes, bytes;
+	uint64_t free_bytes, total_bytes, bytes;
 	uint64_t left; /* of the disk that is most nearly full, the host's own too */
 	bool free_known;
 };
@@ -208,7 +210,7 @@ static void look_work(void *arg)
 			r->left = MIN(r->left, room_of(&r->at[i]));
 	}
 	look_at_others(r);
-	r->free_known = look_at_all(h, &r->free_bytes);
+	r->free_known = look_at_all(h, &r->free_bytes, &r->total_bytes);
 }
 
 /* ---- on the loop ---- */
@@ -409,7 +411,11 @@ static void look_done(void *arg)
 			judge(h, sb, &r->at[i]);
 	}
 	if (r->free_known)
+		d->total_bytes = r->total_bytes;
+	if (r->free_known)
 		look_free(d, r->free_bytes);
+	if (!d->closing)
+		disk_use_look(h);
 	if (!d->closing)
 		loop_timer_set(h->loop, &d->timer, mono_ms() + next_ms(r));
 	free(r->at);
@@ -465,7 +471,7 @@ int disk_open(struct disk_watch *d, struct host *h, struct err *e)
 	*d = (struct disk_watch){.host = h, .free_bytes = UINT64_MAX};
 	if (pool_new(h->loop, 1, &d->pool) < 0)
 		return err_set(e, EAGAIN, "no_memory", "cannot start threads");
-	if (look_at_all(h, &d->free_bytes))
+	if (look_at_all(h, &d->free_bytes, &d->total_bytes))
 		d->low = d->free_bytes < h->config.disk_reserve;
 	return 0;
 }
@@ -501,4 +507,5 @@ void disk_close(struct disk_watch *d)
 	if (d->pool)
 		pool_free(d->pool);
 	d->pool = NULL;
+	disk_use_fini(d->host);
 }

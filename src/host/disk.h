@@ -29,6 +29,7 @@ struct disk_watch {
 	bool busy, closing;
 	bool low;            /* less than the reserve is free */
 	uint64_t free_bytes; /* of the data directory, at the last look */
+	uint64_t total_bytes;
 	uint64_t used_bytes; /* what the disks of all machines held then */
 	uint64_t overruns, holds, ends;
 };

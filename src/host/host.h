@@ -12,6 +12,7 @@
 #include "base/loop.h"
 #include "base/pool.h"
 #include "host/disk.h"
+#include "host/disk_use.h"
 #include "host/event.h"
 #include "host/records.h"
 #include "host/sandbox.h"
@@ -39,6 +40,7 @@ struct host_config {
 	unsigned build_s;  /* how long a whole build may take */
 	bool compress_hibernated, compress_snapshots;
 	int64_t snapshots_keep, snapshots_max_age_s; /* host/retention.c; 0: all, for ever */
+	unsigned tenant_disk_percent;                /* host/disk_use.h; 0: no limit */
 	uint64_t snapshots_total;                    /* bytes of a tenant; 0: no limit */
 	const char *import_keys;                     /* host/signature.h; NULL: only our own */
 	uint64_t import_max;                         /* bytes of one archive */
@@ -51,6 +53,7 @@ struct host_config {
 
 struct quota { /* per tenant; 0: no limit */
 	uint64_t sandboxes, memory_mb, snapshots, volumes, volumes_mb;
+	uint64_t disk_mb; /* of the host's disk: host/disk_use.h */
 };
 
 struct host_stats {
@@ -83,6 +86,7 @@ struct host {
 	struct host_stats stats;
 	struct records records; /* keeps db */
 	struct disk_watch disk;
+	struct disk_uses uses; /* of that disk, by tenant */
 
 	struct dict *by_id, *by_preview;
 	struct sandbox *newest;

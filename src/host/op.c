@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "host/disk_use.h"
 #include "host/host.h"
 #include "host/host_internal.h"
 #include "host/sandbox.h"
@@ -80,6 +81,7 @@ void op_end(struct op *op)
 	          sb->id, op->request[0] ? op->request : "-", sandbox_state_record(sb->state),
 	          (unsigned long long)(mono_ms() - op->began_ms));
 	sb->ops = op->next;
+	disk_use_changed(sb->host);
 	host_quieter(sb->host);
 	if (sb->ops)
 		op_begin(sb->ops);

@@ -16,6 +16,7 @@
 #include "base/pool.h"
 #include "base/uuid.h"
 #include "db/snapshots.h"
+#include "host/disk_use.h"
 #include "host/event.h"
 #include "host/host.h"
 #include "host/host_internal.h"
@@ -191,10 +192,10 @@ static void snap_begin(struct op *op)
 int snapshot_admit(struct host *h, const char *tenant, const struct quota *quota, struct err *e)
 {
 	uint64_t mine;
-	int r;
+	int r = disk_use_admit(h, tenant, quota, e);
 
-	if (!quota || !quota->snapshots)
-		return 0;
+	if (r < 0 || !quota || !quota->snapshots)
+		return r;
 	r = db_snapshots_count(h->db, tenant, &mine, e);
 	if (r == 0 && mine >= quota->snapshots)
 		r = err_set(e, EDQUOT, "quota_exceeded",
@@ -310,6 +311,7 @@ static void forget_done(void *arg)
 
 	if (f->r == 0)
 		f->r = db_snapshot_delete(f->host->db, f->id, &f->err);
+	disk_use_changed(f->host);
 	f->done(f->arg, f->r < 0 ? &f->err : NULL, NULL);
 	free(f);
 }

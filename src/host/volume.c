@@ -23,6 +23,7 @@
 #include "base/uuid.h"
 #include "db/sandboxes.h"
 #include "db/volumes.h"
+#include "host/disk_use.h"
 #include "host/host.h"
 #include "host/host_internal.h"
 #include "host/sandbox.h"
@@ -160,6 +161,8 @@ int volume_admit(struct host *h, const char *tenant, uint64_t size_mb, bool one_
 	uint64_t count, mb, max = quota && quota->volumes ? quota->volumes : VOLUMES_MAX;
 	int r = host_admit(h, tenant, 0, 0, NULL, e);
 
+	if (r == 0)
+		r = disk_use_admit(h, tenant, quota, e);
 	if (r < 0)
 		return r;
 	volume_usage(h, tenant, &count, &mb);
@@ -272,6 +275,7 @@ int volume_insert(struct host *h, const char *tenant, const char *file,
 int volume_finish(struct host *h, const char *tenant, const char *file, int r,
                   struct volume_info *info, struct err *e)
 {
+	disk_use_changed(h);
 	if (r == 0)
 		r = db_volume_ready(h->db, file, e);
 	if (r < 0) {
@@ -367,6 +371,7 @@ static void remove_done(void *arg)
 
 	if (d->r == 0)
 		d->r = db_volume_delete(d->host->db, d->file, &d->err);
+	disk_use_changed(d->host);
 	d->done(d->arg, d->r < 0 ? &d->err : NULL, NULL);
 	free(d);
 }

@@ -293,7 +293,7 @@ def test_quotas_hold_for_the_tenant(pandad):
         assert ask("POST", "/v1/volumes", {"name": "a", "size_mb": 60}).status == 201
         error(ask("POST", "/v1/volumes", {"name": "b", "size_mb": 60}), 429, "quota_exceeded")
         usage = ask("GET", "/v1/me").json["usage"]
-        assert {k: usage[k] for k in me["quota"] if k != "requests_per_s"} == {"sandboxes": 2, "memory_mb": me["usage"]["memory_mb"] + 2 * ask(
+        assert {k: usage[k] for k in me["quota"] if k not in ("requests_per_s", "disk_mb")} == {"sandboxes": 2, "memory_mb": me["usage"]["memory_mb"] + 2 * ask(
             "GET", f"/v1/sandboxes/{id}").json["memory_mb"], "snapshots": 1, "volumes": 1, "volumes_mb": 60}
         # A token made with it has the same limits, not none.
         other = ask("POST", "/v1/me/tokens", {}).json["token"]
@@ -303,6 +303,31 @@ def test_quotas_hold_for_the_tenant(pandad):
             ask("DELETE", f"/v1/sandboxes/{sb['id']}")
         for s in ask("GET", "/v1/snapshots").json["snapshots"]:
             ask("DELETE", f"/v1/snapshots/{s['id']}")
+        for v in ask("GET", "/v1/volumes").json:
+            ask("DELETE", f"/v1/volumes/{v['name']}")
+
+
+def test_a_quota_of_the_disk_counts_what_is_really_there(pandad):
+    token = pandad.do("POST", "/v1/me/tokens", {"tenant": "diskful", "quota": {"disk_mb": 64}})["token"]
+    ask = lambda *args, **kw: pandad.ask(*args, token=token, **kw)
+    try:
+        me = ask("GET", "/v1/me").json
+        assert me["quota"]["disk_mb"] == me["limits"]["disk_mb"] == 64 < pandad.do("GET", "/v1/me")["limits"]["disk_mb"]
+        id = ask("POST", "/v1/sandboxes", {"template": "base"}).json["id"]
+        assert ask("POST", "/v1/volumes", {"name": "thin", "size_mb": 1024}).status == 201, "it takes next to nothing"
+        r = ask("POST", f"/v1/sandboxes/{id}/exec", {"cmd": "head -c 80000000 /dev/urandom >/root/f && sync"})
+        assert r.status == 200 and r.json["exit_code"] == 0, r
+        wait_for("it to be counted", lambda: ask("GET", "/v1/me").json["usage"]["disk_mb"] >= 64)
+        for method, path, body in (("POST", "/v1/sandboxes", {"template": "base"}), ("POST", f"/v1/sandboxes/{id}/fork", {}),
+                                   ("POST", f"/v1/sandboxes/{id}/snapshots", {}), ("POST", "/v1/volumes", {"name": "b", "size_mb": 60}),
+                                   ("POST", f"/v1/sandboxes/{id}/save-as-template", {"name": "mine"})):
+            error(ask(method, path, body), 429, "quota_exceeded")
+        assert ask("POST", f"/v1/sandboxes/{id}/exec", {"cmd": "rm /root/f && sync"}).status == 200, "what is there goes on"
+        wait_for("room again", lambda: ask("POST", "/v1/volumes", {"name": "b", "size_mb": 60}).status == 201)
+        assert "pandastack_disk_tenants_bytes" in pandad.do("GET", "/metrics").decode()
+    finally:
+        for sb in ask("GET", "/v1/sandboxes").json:
+            ask("DELETE", f"/v1/sandboxes/{sb['id']}")
         for v in ask("GET", "/v1/volumes").json:
             ask("DELETE", f"/v1/volumes/{v['name']}")
 

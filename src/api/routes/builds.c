@@ -3,6 +3,7 @@
  * A thread of the pool takes the form apart and writes its files, piece by piece, and owns the
  * upload meanwhile. The loop asks for the next piece when the last one has been dealt with.
  */
+#include "host/disk_use.h"
 #include "template/build.h"
 
 #include <errno.h>
@@ -321,7 +322,8 @@ void templates_build(struct call *c)
 		          "the files it needs, or rootfs (an archive), or image_ref");
 		return;
 	}
-	if (build_order_new(&c->host->depot, c->tenant, &u->order, &e) < 0) {
+	if (disk_use_admit(c->host, c->tenant, &c->quota, &e) < 0 ||
+	    build_order_new(&c->host->depot, c->tenant, &u->order, &e) < 0) {
 		free(u);
 		call_error(c, &e);
 		return;

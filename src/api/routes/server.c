@@ -19,6 +19,7 @@
 #include "base/macro.h"
 #include "base/shares.h"
 #include "host/disk.h"
+#include "host/disk_use.h"
 #include "host/event.h"
 #include "host/host.h"
 #include "host/sandbox.h"
@@ -172,7 +173,7 @@ static void say_sandboxes(FILE *t, const struct host *h)
 static void say_disk(FILE *t, const struct host *h)
 {
 	const struct disk_watch *d = &h->disk;
-	uint64_t holds[SANDBOX_HOLDS] = {0};
+	uint64_t holds[SANDBOX_HOLDS] = {0}, tenants = 0, largest = 0;
 
 	for (const struct sandbox *sb = h->newest; sb; sb = sb->next)
 		holds[sb->hold]++;
@@ -182,6 +183,13 @@ static void say_disk(FILE *t, const struct host *h)
 	gauge(t, "disk_reserve_bytes", "Free bytes below which sandboxes that write are paused.",
 	      h->config.disk_reserve);
 	gauge(t, "disk_machines_bytes", "What the disks of machines take of it.", d->used_bytes);
+	for (size_t i = 0; i < h->uses.n; i++) {
+		tenants += h->uses.at[i].bytes;
+		largest = MAX(largest, h->uses.at[i].bytes);
+	}
+	gauge(t, "disk_tenants_bytes", "What all that tenants have takes of it.", tenants);
+	gauge(t, "disk_largest_tenant_bytes", "What the tenant that takes most has of that.",
+	      largest);
 	head(t, "sandboxes_held", "gauge", "Sandboxes that the host has paused, by reason.");
 	for (size_t i = HOLD_NONE + 1; i < SANDBOX_HOLDS; i++)
 		fprintf(t, "pandastack_sandboxes_held{reason=\"%s\"} %" PRIu64 "\n",

@@ -1,6 +1,7 @@
 /*
  * api/routes/templates.c - what sandboxes are made from
  */
+#include "host/disk_use.h"
 #include "template/template.h"
 
 #include <errno.h>
@@ -111,8 +112,13 @@ void sandbox_save_template(struct call *c)
 {
 	const char *name;
 	bool replace;
+	struct err e;
 
 	if (!call_str(c, "name", "", &name) || !call_bool(c, "replace", false, &replace))
 		return;
+	if (disk_use_admit(c->host, c->tenant, &c->quota, &e) < 0) {
+		call_error(c, &e);
+		return;
+	}
 	host_save_template(c->host, c->sb, name, replace, saved, call_hold(c));
 }

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/shares.h"
+#include "host/disk_use.h"
 #include "host/event.h"
 #include "host/host.h"
 #include "host/sandbox.h"
@@ -181,6 +182,7 @@ static bool wish_quota(struct call *c, struct wish *w)
 	    !limit(c, q, "snapshots", 1000000, &w->quota.snapshots) ||
 	    !limit(c, q, "volumes", 1000000, &w->quota.volumes) ||
 	    !limit(c, q, "volumes_mb", (uint64_t)1 << 40, &w->quota.volumes_mb) ||
+	    !limit(c, q, "disk_mb", (uint64_t)1 << 40, &w->quota.disk_mb) ||
 	    !limit(c, q, "requests_per_s", 1000000, &rate))
 		return false;
 	w->rate_per_s = (unsigned)rate;
@@ -349,22 +351,25 @@ static json_t *usage(struct call *c)
 		}
 	(void)host_snapshots(c->host, c->tenant, NULL, count_snapshot, &snapshots, NULL);
 	volume_usage(c->host, c->tenant, &volumes, &volumes_mb);
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "sandboxes",
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "sandboxes",
 	                 (json_int_t)sandboxes, "memory_mb", (json_int_t)memory_mb, "snapshots",
 	                 (json_int_t)snapshots, "volumes", (json_int_t)volumes, "volumes_mb",
-	                 (json_int_t)volumes_mb, "held_bytes", (json_int_t)c->account->held,
-	                 "events", (json_int_t)share_of(&c->host->events.life, c->tenant),
-	                 "net_events", (json_int_t)share_of(&c->host->events.net, c->tenant),
-	                 "audit_entries", (json_int_t)share_of(&c->api->audit.shares, c->tenant));
+	                 (json_int_t)volumes_mb, "disk_mb",
+	                 (json_int_t)(disk_use_of(c->host, c->tenant) >> 20), "held_bytes",
+	                 (json_int_t)c->account->held, "events",
+	                 (json_int_t)share_of(&c->host->events.life, c->tenant), "net_events",
+	                 (json_int_t)share_of(&c->host->events.net, c->tenant), "audit_entries",
+	                 (json_int_t)share_of(&c->api->audit.shares, c->tenant));
 }
 
-/* What the config says of each tenant. */
+/* What the config says of each tenant, or of disk_mb its quota. */
 static json_t *limits(const struct call *c)
 {
 	const struct api_config *api = &c->api->config;
 	const struct events_config *events = &c->host->config.events;
 
-	return json_pack("{s:I, s:I, s:I, s:I, s:I}", "held_bytes",
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "disk_mb",
+	                 (json_int_t)(disk_use_max(c->host, &c->quota) >> 20), "held_bytes",
 	                 (json_int_t)api->held_per_tenant, "events",
 	                 (json_int_t)events->kept_per_tenant, "net_events_per_s",
 	                 (json_int_t)events->net_per_s_per_tenant, "audit_entries",

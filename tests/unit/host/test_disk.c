@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "host/disk.h"
+#include "host/disk_use.h"
 #include "host/host_internal.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -186,6 +187,98 @@ static void what_a_client_paused_is_the_clients_to_resume(void **state)
 	assert_int_equal(bed_resume(b, sb), 0);
 }
 
+/* ---- what each tenant takes ---- */
+
+static void until_counted(struct bed *b)
+{
+	uint64_t was = b->host->uses.counted_ms;
+
+	disk_use_changed(b->host);
+	bed_until(b, b->host->uses.counted_ms != was && !b->host->uses.busy);
+}
+
+static void what_a_tenant_takes_is_counted_once(void **state)
+{
+	struct bed *b = *state;
+	struct sandbox *sb = bed_create_plain(b);
+	struct host_snapshot first, second;
+	uint64_t running, saved;
+
+	take(b, sb, 4 * MIB);
+	until_counted(b);
+	running = disk_use_of(b->host, "t");
+	assert_true(running >= 4 * MIB && running < 6 * MIB);
+	assert_int_equal(disk_use_of(b->host, "other"), 0);
+	/* The files of a snapshot are those of the machine. */
+	assert_int_equal(bed_snapshot(b, sb, "one", &first), 0);
+	assert_int_equal(bed_snapshot(b, sb, "two", &second), 0);
+	until_counted(b);
+	saved = disk_use_of(b->host, "t");
+	assert_true(saved >= 4 * MIB && saved < 8 * MIB);
+	assert_int_equal(bed_hibernate(b, sb), 0);
+	until_counted(b);
+	assert_true(disk_use_of(b->host, "t") >= 4 * MIB);
+	assert_true(disk_use_of(b->host, "t") < 8 * MIB);
+	assert_int_equal(bed_snapshot_delete(b, first.id), 0);
+	assert_int_equal(bed_snapshot_delete(b, second.id), 0);
+	assert_int_equal(bed_kill(b, sb), 0);
+	until_counted(b);
+	assert_int_equal(disk_use_of(b->host, "t"), 0);
+}
+
+static void volumes_count_with_the_blocks_they_have(void **state)
+{
+	struct bed *b = *state;
+	char path[200];
+	autoclosedir DIR *d = NULL;
+	struct dirent *de;
+	autoclose int fd = -1;
+
+	assert_int_equal(bed_volume_create(b, "v", 1024), 0);
+	until_counted(b);
+	assert_true(disk_use_of(b->host, "t") < 100 * MIB);
+	snprintf(path, sizeof(path), "%s/volumes", b->data_dir);
+	d = opendir(path);
+	while ((de = readdir(d)) && de->d_name[0] == '.')
+		;
+	fd = openat(dirfd(d), de->d_name, O_RDWR | O_CLOEXEC);
+	assert_int_equal(fallocate(fd, 0, 0, (off_t)(100 * MIB)), 0);
+	until_counted(b);
+	assert_true(disk_use_of(b->host, "t") >= 100 * MIB);
+	assert_int_equal(bed_volume_delete(b, "v"), 0);
+	until_counted(b);
+	assert_int_equal(disk_use_of(b->host, "t"), 0);
+}
+
+static void who_takes_all_it_may_gets_nothing_more(void **state)
+{
+	struct bed *b = *state;
+	struct sandbox *sb = bed_create_plain(b);
+	struct quota quota = {.disk_mb = 4};
+	struct err e = {0};
+
+	until_counted(b);
+	assert_int_equal(host_admit(b->host, "t", 1, 0, &quota, &e), 0);
+	take(b, sb, 5 * MIB);
+	until_counted(b);
+	assert_int_equal(host_admit(b->host, "t", 1, 0, &quota, &e), -EDQUOT);
+	assert_string_equal(e.kind, "quota_exceeded");
+	assert_non_null(strstr(e.text, "4 MiB"));
+	assert_int_equal(snapshot_admit(b->host, "t", &quota, &e), -EDQUOT);
+	assert_int_equal(host_admit(b->host, "other", 1, 0, &quota, &e), 0);
+	/* What is there goes on: a wake is no new thing. */
+	assert_int_equal(host_admit(b->host, "t", 0, 0, &quota, &e), 0);
+	quota.disk_mb = 0;
+	assert_int_equal(host_admit(b->host, "t", 1, 0, &quota, &e), 0);
+	/* A share of the disk that all tenants have alike. */
+	b->host->config.tenant_disk_percent = 100;
+	b->host->disk.total_bytes = 300 * MIB;
+	assert_int_equal(disk_use_max(b->host, NULL), 300 * MIB);
+	assert_int_equal(disk_use_max(b->host, &(struct quota){.disk_mb = 7}), 7 * MIB);
+	b->host->config.tenant_disk_percent = 1;
+	assert_int_equal(host_admit(b->host, "t", 1, 0, NULL, &e), -EDQUOT);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -197,6 +290,9 @@ int main(void)
 	    bed_test(who_writes_when_the_disk_is_nearly_full_waits_until_there_is_room),
 	    bed_test(the_next_pandad_lets_it_go_on),
 	    bed_test(what_a_client_paused_is_the_clients_to_resume),
+	    bed_test(what_a_tenant_takes_is_counted_once),
+	    bed_test(volumes_count_with_the_blocks_they_have),
+	    bed_test(who_takes_all_it_may_gets_nothing_more),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
