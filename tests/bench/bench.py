@@ -43,6 +43,7 @@ TARGETS = {
     "idle_wakeups_per_s": 0,
     "cpu_ratio": 0.95,
     "python_vs_native": 3,
+    "clock_ns": 80,
 }
 API_TARGETS = {
     "create_ms_p50": 10,
@@ -92,7 +93,7 @@ KVM_TARGETS = {
     "monitor_mib": 3,
 }
 KVM_RATIOS = {"kvm.boot_vs_qemu", "kvm.restore_vs_qemu", "kvm.fork_vs_qemu", "kvm.restore_vs_boot", "kvm.fork_vs_boot", "kvm.monitor_mib"}
-COMPARED = ["start_ms_p50", "exec_ms_p50", "python_ms_p50", "cpu_ratio", "syscall_us", "fault_us"]
+COMPARED = ["start_ms_p50", "exec_ms_p50", "python_ms_p50", "cpu_ratio", "syscall_us", "clock_ns", "fault_us"]
 SYSTEMS = ["um", "native", *peers.ALL]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("PANDA_CACHE", "/var/cache/panda")) / "bench"
-LOOP, SYSCALLS, FAULT_MIB = "20000000", "20000", "64"  # as in um-bench.c
+LOOP, SYSCALLS, CLOCKS, FAULT_MIB = "20000000", "20000", "100000", "64"  # as in um-bench.c
 
 
 class Missing(Exception):
@@ -90,6 +90,7 @@ def work_in(inside, work, rounds, native_loop_ms):
     return {
         "cpu_ratio": native_loop_ms / number("loop", LOOP),
         "syscall_us": number("syscall", SYSCALLS),
+        "clock_ns": number("clock", CLOCKS),
         "fault_us": number("fault", FAULT_MIB),
     }
 
@@ -149,7 +150,7 @@ def qemu_tcg(work, rounds, native_loop_ms):
     """A whole computer emulated in software, which is what a virtual machine is without KVM."""
     install("qemu-system-x86_64", "qemu-system-x86")
     kernel = next((fetch("bookworm", "linux-image-cloud-amd64") / "boot").glob("vmlinuz-*"))
-    boots, told = [], {"loop": [], "syscall": [], "fault": []}
+    boots, told = [], {"loop": [], "syscall": [], "clock": [], "fault": []}
     with tempfile.TemporaryDirectory(prefix="panda-bench-") as tmp:
         shutil.copy(work, f"{tmp}/work")
         with open(f"{tmp}/initramfs", "wb") as out:
@@ -176,6 +177,7 @@ def qemu_tcg(work, rounds, native_loop_ms):
         "start_ms_p50": statistics.median(boots),
         "cpu_ratio": native_loop_ms / statistics.median(told["loop"]),
         "syscall_us": statistics.median(told["syscall"]),
+        "clock_ns": statistics.median(told["clock"]),
         "fault_us": statistics.median(told["fault"]),
     }
 

@@ -513,6 +513,7 @@ static int bench_work(struct bed *b, struct err *e)
 		const char *verb, *amount, *name;
 	} jobs[] = {{"loop", "20000000", "loop_ms"},
 	            {"syscall", "20000", "syscall_us"},
+	            {"clock", "100000", "clock_ns"},
 	            {"fault", "64", "fault_us"}};
 	char *const py[] = {"/usr/bin/python3", "-c", "sum(i * i % 7 for i in range(1000000))",
 	                    NULL};

@@ -2,6 +2,7 @@
  * What is measured inside a sandbox, and outside of it with the same program:
  *   work loop N      integer arithmetic, N rounds: milliseconds
  *   work syscall N   N times getppid(): microseconds for each
+ *   work clock N     N times clock_gettime(): nanoseconds for each
  *   work fault MIB   touches fresh memory page by page: microseconds for each page
  *   work init        as PID 1 of a bare machine: all of these, then power off
  * Prints one number.
@@ -78,6 +79,20 @@ static double syscall_us(unsigned long rounds)
 	return median_us() * SLICES / (double)rounds;
 }
 
+static double clock_ns(unsigned long rounds)
+{
+	struct timespec ts;
+
+	for (int k = 0; k < SLICES; k++) {
+		double t = now_us();
+
+		for (unsigned long i = 0; i < rounds / SLICES; i++)
+			clock_gettime(CLOCK_REALTIME, &ts);
+		slice_us[k] = now_us() - t;
+	}
+	return median_us() * SLICES * 1e3 / (double)rounds;
+}
+
 /* Huge pages would make this a measurement of the host's luck. */
 static double fault_us(unsigned long mib)
 {
@@ -107,6 +122,7 @@ int main(int argc, char **argv)
 		fflush(stdout);
 		printf("work loop %.4f\n", loop_ms(20000000));
 		printf("work syscall %.4f\n", syscall_us(200000));
+		printf("work clock %.4f\n", clock_ns(200000));
 		printf("work fault %.4f\n", fault_us(64));
 		fflush(stdout);
 		reboot(RB_POWER_OFF);
@@ -117,6 +133,8 @@ int main(int argc, char **argv)
 		printf("%.4f\n", loop_ms(n));
 	else if (!strcmp(argv[1], "syscall"))
 		printf("%.4f\n", syscall_us(n));
+	else if (!strcmp(argv[1], "clock"))
+		printf("%.4f\n", clock_ns(n));
 	else if (!strcmp(argv[1], "fault"))
 		printf("%.4f\n", fault_us(n));
 	else
