@@ -199,8 +199,11 @@ void api_refusal(void *api, const struct http_req *r, const char *code, const ch
                  char body[HTTP_REFUSAL_MAX], char lines[HTTP_REFUSAL_MAX]);
 void api_logged(void *api, const struct http_req *r, int status, uint64_t bytes_out,
                 uint64_t took_us, bool aborted);
-/* Makes the first admin token when there is none; the text is shown once. Returns 1 if made. */
-int api_first_token(struct api *a, char ret[64], struct err *e);
+/*
+ * Makes the first admin token when there is none, and leaves its text in a file that only its owner
+ * can read, before the token is on record. Returns 1 if made.
+ */
+int api_first_token(struct api *a, const char *path, struct err *e);
 
 /* /openapi.json and the reference page, from the table. Caller owns. */
 json_t *api_openapi(void);

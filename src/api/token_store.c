@@ -5,6 +5,7 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <openssl/evp.h>
 #include <string.h>
 #include <sys/random.h>
@@ -15,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "base/macro.h"
 #include "db/db.h"
 #include "db/tokens.h"
@@ -469,20 +471,33 @@ int token_rotate(struct api *a, struct token *t, char text[TOKEN_TEXT + 1], stru
 	return 0;
 }
 
-int api_first_token(struct api *a, char ret[64], struct err *e)
+int api_first_token(struct api *a, const char *path, struct err *e)
 {
 	const struct rights admin = {.level = LEVEL_ADMIN};
 	const struct quota none = {0};
+	struct db *db = a->host->db;
 	struct token *t = NULL;
-	char text[TOKEN_TEXT + 1];
+	char text[TOKEN_TEXT + 2];
 	int r;
 
 	while ((t = token_next(a, t)))
 		if (t->rights.level == LEVEL_ADMIN && !t->rights.expires_ms)
 			return 0;
-	r = token_add(a, "local", "first", "", &admin, &none, 0, text, &t, e);
+	r = db_begin(db, e);
 	if (r < 0)
 		return r;
-	snprintf(ret, 64, "%s", text);
-	return 1;
+	r = token_add(a, "local", "first", "", &admin, &none, 0, text, &t, e);
+	if (r == 0) {
+		text[TOKEN_TEXT] = '\n';
+		text[TOKEN_TEXT + 1] = '\0';
+		r = io_replace_file(AT_FDCWD, path, text, strlen(text), 0600, true);
+		if (r < 0)
+			err_set(e, -r, "key_unwritten", "cannot write the first API key to %s: %s",
+			        path, strerror(-r));
+	}
+	if (r < 0)
+		db_rollback(db);
+	else
+		r = db_commit(db, e);
+	return r < 0 ? r : 1;
 }

@@ -71,7 +71,7 @@ static const char usage[] =
     "  -h, --help             print this text, and exit\n"
     "\n"
     "Ends cleanly on SIGTERM and SIGINT; machines go on running and are taken up again by the\n"
-    "next pandad with the same run_dir. The first start prints an API key, once.\n"
+    "next pandad with the same run_dir. The first start leaves an API key in data_dir/admin.key.\n"
     "\n"
     "PANDA_LOG=WORDS sets the key log. PANDA_LOG=debug adds requests and operations to the log, "
     "and\n"
@@ -302,7 +302,7 @@ static int lock_run_dir(struct daemon *d, struct err *e)
 static int wire(struct daemon *d, struct err *e)
 {
 	struct config *c = &d->config;
-	char token[64];
+	char key[PATH_MAX];
 	int r;
 
 	c->engines.run_dir = c->host.run_dir;
@@ -324,9 +324,10 @@ static int wire(struct daemon *d, struct err *e)
 	if (r == 0)
 		r = api_new(d->host, &c->api, &d->api, e);
 	if (r == 0) {
-		r = api_first_token(d->api, token, e);
+		snprintf(key, sizeof(key), "%s/admin.key", c->host.data_dir);
+		r = api_first_token(d->api, key, e);
 		if (r > 0) {
-			printf("API key (shown once): %s\n", token);
+			printf("API key: %s\n", key);
 			fflush(stdout);
 		}
 		r = r < 0 ? r : 0;

@@ -110,7 +110,7 @@ class Pandad:
     def _read_key(self, pipe):
         for line in pipe:
             if b"API key" in line:
-                self.key = line.split()[-1].decode()
+                self.key = Path(line.split()[-1].decode()).read_text().strip()
         pipe.close()
 
     def _standard_fds(self):

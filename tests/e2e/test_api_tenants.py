@@ -232,8 +232,10 @@ def test_tokens_are_on_record_only_as_hashes(new_pandad):
     p = new_pandad()
     token = p.do("POST", "/v1/me/tokens", {"label": "x"})["token"]
     p.kill9()
+    key = p.data / "admin.key"
+    assert key.stat().st_mode & 0o777 == 0o600 and key.read_text() == p.key + "\n"
     for file in p.data.glob("*"):
-        if file.is_file():
+        if file.is_file() and file != key:
             content = file.read_bytes()
             assert token.encode() not in content and p.key.encode() not in content, file
     p.start()

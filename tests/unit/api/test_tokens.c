@@ -3,10 +3,16 @@
  */
 #include "bed.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "api/api_internal.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
 #include "base/macro.h"
 
 /* The text of a new token; good until the next but seven. */
@@ -491,13 +497,41 @@ static void without_tokens_everyone_is_an_admin_of_local_only_when_asked_for(voi
 	bad(401, "unauthorized", "", NULL, "GET /v1/me");
 }
 
-static void the_first_token_is_made_once(void **state)
+static void the_first_token_is_made_once_and_left_in_a_file_of_its_owner(void **state)
 {
-	char text[64] = "";
+	autofree char *text = NULL;
+	struct token *t = NULL;
+	char path[64];
+	struct stat st;
+	struct err e;
+	size_t n;
+
+	snprintf(path, sizeof(path), "admin.key.%d", getpid());
+	assert_int_equal(api_first_token(bed.api, path, &e), 0); /* there is an admin */
+	assert_int_equal(access(path, F_OK), -1);
+	while ((t = token_next(bed.api, NULL)))
+		assert_int_equal(token_remove(bed.api, t, true, &e), 0);
+	assert_int_equal(api_first_token(bed.api, path, &e), 1);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode, S_IFREG | 0600);
+	assert_int_equal(io_read_file(AT_FDCWD, path, 100, &text, &n), 0);
+	unlink(path);
+	assert_int_equal(text[n - 1], '\n');
+	text[n - 1] = '\0';
+	as(text);
+	good(200, NULL, "GET /v1/me");
+}
+
+static void a_first_token_that_cannot_be_kept_is_not_made(void **state)
+{
+	struct token *t;
 	struct err e;
 
-	assert_int_equal(api_first_token(bed.api, text, &e), 0); /* there is an admin */
-	assert_string_equal(text, "");
+	while ((t = token_next(bed.api, NULL)))
+		assert_int_equal(token_remove(bed.api, t, true, &e), 0);
+	assert_true(api_first_token(bed.api, "no/such/directory/admin.key", &e) < 0);
+	assert_non_null(strstr(e.text, "no/such/directory/admin.key"));
+	assert_null(strstr(e.text, "pds_"));
 }
 
 int main(void)
@@ -521,7 +555,8 @@ int main(void)
 	    api_test(who_asks_too_much_is_told_when_to_come_again),
 	    api_test(a_token_may_have_a_rate_of_its_own),
 	    api_test(without_tokens_everyone_is_an_admin_of_local_only_when_asked_for),
-	    api_test(the_first_token_is_made_once),
+	    api_test(the_first_token_is_made_once_and_left_in_a_file_of_its_owner),
+	    api_test(a_first_token_that_cannot_be_kept_is_not_made),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
