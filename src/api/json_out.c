@@ -56,9 +56,10 @@ void json_out_free(struct json_out *w)
 
 static size_t put(char *p, const char *text)
 {
-	size_t n = strlen(text);
+	size_t n;
 
-	memcpy(p, text, n);
+	for (n = 0; text[n]; n++)
+		p[n] = text[n];
 	return n;
 }
 
@@ -100,7 +101,8 @@ static size_t put_text(struct json_out *w, char *p, size_t n)
 		} else {
 			static const char hex[] = "0123456789ABCDEF";
 
-			memcpy(p + at, "u00", 3);
+			p[at] = 'u';
+			p[at + 1] = p[at + 2] = '0';
 			p[at + 3] = hex[(unsigned char)*w->text >> 4];
 			p[at + 4] = hex[*w->text & 15];
 			at += 5;

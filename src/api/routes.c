@@ -18,9 +18,9 @@
 			0          \
 		}                  \
 	}
-#define QUERY(n, t, w)                                         \
-	{                                                      \
-		.name = n, .in = "query", .type = t, .what = w \
+#define QUERY(n, t, w)                                               \
+	{                                                            \
+		.name = (n), .in = "query", .type = (t), .what = (w) \
 	}
 
 const struct route routes[] = {

@@ -51,7 +51,7 @@ static int add_room(struct log_filter *f, const char *room, size_t n, enum log_l
 		               "host, api or daemon",
 		               (int)MIN(n, (size_t)40), room);
 	while (i < f->nrooms &&
-	       (strlen(f->rooms[i].name) != n || memcmp(f->rooms[i].name, room, n)))
+	       (strlen(f->rooms[i].name) != n || memcmp(f->rooms[i].name, room, n) != 0))
 		i++;
 	if (i == LOG_ROOMS_MAX)
 		return err_set(e, E2BIG, "bad_config", "log: at most %d rooms", LOG_ROOMS_MAX);
