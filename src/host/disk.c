@@ -32,6 +32,7 @@
 enum {
 	LOOK_MS_MIN = 50,
 	LOOK_MS_MAX = 1000,
+	LOOK_SHARE = 20,       /* of the time at most one part in so many is spent on looking */
 	OBEY_MS = 5000,        /* what a kernel gets to stand still */
 	WRITES_MB_PER_MS = 4,  /* nobody writes faster than that */
 	ROOM_MB = 64,          /* of a file system's journal, and the host's own tables */
@@ -123,6 +124,7 @@ struct round {
 	size_t n;
 	uint64_t free_bytes, total_bytes, bytes;
 	uint64_t left; /* of the disk that is most nearly full, the host's own too */
+	uint64_t took_ms;
 	bool free_known;
 };
 
@@ -201,6 +203,7 @@ static void look_work(void *arg)
 {
 	struct round *r = arg;
 	struct host *h = r->watch->host;
+	uint64_t began = mono_ms();
 
 	r->left = UINT64_MAX;
 	for (size_t i = 0; i < r->n; i++) {
@@ -211,6 +214,7 @@ static void look_work(void *arg)
 	}
 	look_at_others(r);
 	r->free_known = look_at_all(h, &r->free_bytes, &r->total_bytes);
+	r->took_ms = mono_ms() - began;
 }
 
 /* ---- on the loop ---- */
@@ -381,19 +385,22 @@ static void look_free(struct disk_watch *d, uint64_t free_bytes)
 		let_one_go_on(h);
 }
 
-/* Before the fastest writer can have filled what is left. */
+/*
+ * Before the fastest writer can have filled what is left. But a disk that is nearly full must not
+ * make the host look at thousands of others all the time.
+ */
 static uint64_t next_ms(const struct round *r)
 {
 	const struct host *h = r->watch->host;
 	uint64_t left = r->left, reserve = h->config.disk_reserve;
+	uint64_t least = MAX((uint64_t)LOOK_MS_MIN, r->took_ms * (LOOK_SHARE - 1));
 
 	if (r->n == 0)
 		return LOOK_MS_MAX;
 	if (r->free_known)
 		left = MIN(left, r->free_bytes > reserve ? r->free_bytes - reserve : 0);
 	left /= WRITES_MB_PER_MS * MIB;
-	left = MAX(left, (uint64_t)LOOK_MS_MIN);
-	return MIN(left, (uint64_t)LOOK_MS_MAX);
+	return MAX(least, MIN(left, (uint64_t)LOOK_MS_MAX));
 }
 
 static void look_done(void *arg)
