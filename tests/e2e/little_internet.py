@@ -132,8 +132,10 @@ class Server:
         if self.role == "internet":
             for port in (80, 8080, 9000, 853):
                 self.tcp(port)
-            self.tls(443)
-            self.tls(8443)
+            with tempfile.TemporaryDirectory(prefix="panda-tls.") as where:
+                self.authority = certificate(where)
+                for port in 443, 8443:
+                    self.tls(port, where)
             self.greet(2222)
             self.udp(9999)
             self.udp(443)
@@ -243,12 +245,10 @@ class Server:
                 self.thread(talk, c)
         self.thread(run)
 
-    def tls(self, port):
+    def tls(self, port, where):
         s = self.listen(port, socket.SOCK_STREAM)
         ctx = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        with tempfile.TemporaryDirectory(prefix="panda-tls.") as where:
-            self.authority = certificate(where)
-            ctx.load_cert_chain(f"{where}/cert", f"{where}/key")
+        ctx.load_cert_chain(f"{where}/cert", f"{where}/key")
         ctx.sni_callback = lambda sock, name, _: self.names.__setitem__(id(sock), name)
 
         def talk(raw):
