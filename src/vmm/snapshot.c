@@ -17,6 +17,7 @@
 #include "vmm/machine.h"
 #include "vmm/mem.h"
 #include "vmm/ram.h"
+#include "vmm/seccomp.h"
 #include "vmm/serial.h"
 #include "vmm/state.h"
 #include "vmm/virtio/balloon.h"
@@ -333,44 +334,27 @@ static void fault_ahead(struct machine *m)
 		r = vm_fault_ahead(&m->vm, x.start * INDEX_PAGE, x.n * INDEX_PAGE);
 }
 
-struct saved_memory {
-	struct machine *m;
-	struct saved_head h;
-	struct state_in *s;
-};
-
-static int load_memory(void *arg, const char **ret_what)
-{
-	const struct saved_memory *k = arg;
-
-	*ret_what = "the state file is damaged, or of another version";
-	return ram_restore(&k->m->ram, k->h.memory, k->h.layers, k->s);
-}
-
 static int load(struct machine *m, const struct machine_spec *spec, struct state_in *s,
                 uint64_t *ret_lost, const char **ret_what)
 {
-	struct saved_memory memory = {.m = m, .s = s};
-	struct saved_head *h = &memory.h;
+	struct saved_head h;
 	struct cpuid cpuid;
 	int r;
 
 	*ret_what = "the state file is damaged, or of another version";
-	r = state_get(s, STATE_HEAD, h, sizeof(*h));
-	if (r == 0 && (h->magic != STATE_MAGIC || h->version < STATE_OLDEST ||
-	               h->version > STATE_VERSION || h->cpus == 0 || h->cpus > VM_CPUS_MAX ||
-	               h->layers != spec->layers || h->disks != spec->hello->nr_disks))
+	r = state_get(s, STATE_HEAD, &h, sizeof(h));
+	if (r == 0 && (h.magic != STATE_MAGIC || h.version < STATE_OLDEST ||
+	               h.version > STATE_VERSION || h.cpus == 0 || h.cpus > VM_CPUS_MAX ||
+	               h.layers != spec->layers || h.disks != spec->hello->nr_disks))
 		r = -EBADMSG;
 	if (r == 0)
 		r = vm_load_cpuid(s, &cpuid);
 	if (r == 0)
-		r = vm_create_while(&m->vm, CTL_FD_KVM, load_memory, &memory, ret_what);
+		r = ram_restore(&m->ram, h.memory, h.layers, s);
 	if (r < 0)
 		return r;
-	m->lives = h->lives + 1;
-	r = machine_devices(m, spec, ret_what);
-	if (r == 0)
-		r = machine_vm(m, &(struct vm_spec){.cpus = h->cpus, .saved = &cpuid}, ret_what);
+	m->lives = h.lives + 1;
+	r = machine_vm(m, &(struct vm_spec){.cpus = h.cpus, .saved = &cpuid}, ret_what);
 	if (r < 0)
 		return r;
 	*ret_what = "the saved vcpus do not fit this host, or are damaged";
@@ -397,6 +381,18 @@ int machine_restore(struct machine *m, const struct machine_spec *spec, uint64_t
 	m->ram = (struct ram){.layer_slot = CTL_FD_LAYER,
 	                      .top_slot = CTL_FD_TOP,
 	                      .pagemap_slot = CTL_FD_PAGEMAP};
+	r = m->vm.made ? 0 : vm_create(&m->vm, CTL_FD_KVM, ret_what);
+	if (r == 0)
+		r = machine_devices(m, spec, ret_what);
+	if (r == 0)
+		r = machine_bells(m);
+	if (r < 0)
+		return r;
+	*ret_what = "cannot shut itself behind a filter";
+	r = seccomp_restore();
+	if (r < 0)
+		return r;
+	/* From here on it believes what another process has written. */
 	*ret_what = "cannot read the state file";
 	r = state_read_from(CTL_FD_STATE, &s);
 	if (r == 0)
@@ -405,9 +401,7 @@ int machine_restore(struct machine *m, const struct machine_spec *spec, uint64_t
 	if (r < 0)
 		return r;
 	*ret_what = "cannot start the vcpus";
-	r = machine_bells(m);
-	if (r == 0)
-		r = machine_new_life(m);
+	r = machine_new_life(m);
 	if (r < 0)
 		return r;
 	/* All of it before a vcpu runs: the guest finds its new life waiting as an interrupt. */

@@ -10,7 +10,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/macro.h"
 #include "vmm/mem.h"
 #include "vmm/x86/boot.h"
 #include "vmm/x86/cpuid.h"
@@ -131,6 +130,8 @@ static void *do_meanwhile(void *arg)
 
 int vm_create(struct vm *vm, int kvm, const char **ret_what)
 {
+	uint64_t identity = IDENTITY_ADDRESS;
+
 	*vm = (struct vm){.kvm = kvm, .fd = -1};
 	*ret_what = "this is no /dev/kvm";
 	if (ioctl(kvm, KVM_GET_API_VERSION, 0) != KVM_API_VERSION)
@@ -139,8 +140,16 @@ int vm_create(struct vm *vm, int kvm, const char **ret_what)
 	do
 		vm->fd = vm_high_fd(ioctl(kvm, KVM_CREATE_VM, 0));
 	while (vm->fd == -EINTR);
-	vm->made = vm->fd >= 0;
-	return MIN(vm->fd, 0);
+	if (vm->fd < 0)
+		return vm->fd;
+	*ret_what = "cannot make the interrupt controllers";
+	/* The first two are for Intel; elsewhere they do nothing. */
+	ioctl(vm->fd, KVM_SET_IDENTITY_MAP_ADDR, &identity);
+	ioctl(vm->fd, KVM_SET_TSS_ADDR, TSS_ADDRESS);
+	if (ioctl(vm->fd, KVM_CREATE_IRQCHIP, 0) < 0)
+		return -errno;
+	vm->made = true;
+	return 0;
 }
 
 /* The thread is not the one that makes it: where there is one cpu, a new one waits for its turn. */
@@ -183,7 +192,6 @@ static int mask_old_controllers(struct vm *vm)
 int vm_init(struct vm *vm, const struct mem *mem, const struct vm_spec *spec,
             const struct vm_calls *calls, const char **ret_what)
 {
-	uint64_t identity = IDENTITY_ADDRESS;
 	int run_size, r;
 
 	vm->calls = *calls;
@@ -191,12 +199,7 @@ int vm_init(struct vm *vm, const struct mem *mem, const struct vm_spec *spec,
 	vm->cpus = spec->cpus;
 	pthread_mutex_init(&vm->lock, NULL);
 	pthread_cond_init(&vm->changed, NULL);
-	*ret_what = "cannot make the interrupt controllers";
-	/* The first two are for Intel; elsewhere they do nothing. */
-	ioctl(vm->fd, KVM_SET_IDENTITY_MAP_ADDR, &identity);
-	ioctl(vm->fd, KVM_SET_TSS_ADDR, TSS_ADDRESS);
-	if (ioctl(vm->fd, KVM_CREATE_IRQCHIP, 0) < 0)
-		return -errno;
+	*ret_what = "cannot mask the old interrupt controllers";
 	r = spec->saved ? 0 : mask_old_controllers(vm);
 	if (r < 0)
 		return r;

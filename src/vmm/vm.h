@@ -74,7 +74,7 @@ struct vm_spec {
 	const struct cpuid *saved;
 };
 
-/* Makes the VM. kvm: /dev/kvm. *ret_what: what failed, a constant. */
+/* Makes the VM and its interrupt controllers. kvm: /dev/kvm. *ret_what: what failed, a constant. */
 int vm_create(struct vm *vm, int kvm, const char **ret_what);
 
 /*
@@ -84,7 +84,7 @@ int vm_create(struct vm *vm, int kvm, const char **ret_what);
 int vm_create_while(struct vm *vm, int kvm, int (*meanwhile)(void *arg, const char **ret_what),
                     void *arg, const char **ret_what);
 
-/* Makes the rest, vcpus too, all at rest. After vm_create_while(). */
+/* Makes the rest, vcpus too, all at rest. After vm_create(). */
 int vm_init(struct vm *vm, const struct mem *mem, const struct vm_spec *spec,
             const struct vm_calls *calls, const char **ret_what);
 
