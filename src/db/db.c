@@ -136,12 +136,40 @@ uint64_t db_log_bytes(const struct db *d)
 	return d ? d->log_bytes : 0;
 }
 
+/*
+ * Records hold keys: only their owner may read them. SQLite makes its other files with the mode of
+ * this one; those of a pandad of 0.1.0 may be there. All is closed before SQLite opens it: its
+ * locks end with any fd of the file.
+ */
+static int keep_private(const char *path, struct err *e)
+{
+	static const char *const also[] = {"-wal", "-shm"};
+	char other[PATH_MAX];
+	autoclose int fd = -1;
+
+	if (*path == ':') /* in memory */
+		return 0;
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0 || fchmod(fd, 0600) < 0)
+		return err_set(e, errno, "db_failed", "cannot open %s: %s", path, strerror(errno));
+	for (size_t i = 0; i < ARRAY_LEN(also); i++) {
+		snprintf(other, sizeof(other), "%s%s", path, also[i]);
+		if (chmod(other, 0600) < 0 && errno != ENOENT)
+			return err_set(e, errno, "db_failed", "cannot open %s: %s", other,
+			               strerror(errno));
+	}
+	return 0;
+}
+
 int db_open(const char *path, struct db **ret, struct err *e)
 {
-	struct db *d = calloc(1, sizeof(*d));
+	struct db *d;
 	char limit[64];
-	int rc, r;
+	int rc, r = keep_private(path, e);
 
+	if (r < 0)
+		return r;
+	d = calloc(1, sizeof(*d));
 	if (!d)
 		return err_nomem(e);
 	rc =

@@ -1,5 +1,9 @@
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/stat.h>
 
+#include "base/macro.h"
 #include "db/db_internal.h"
 #include "db_bed.h"
 
@@ -77,6 +81,28 @@ static void records_are_there_after_a_reopen_and_a_checkpoint(void **state)
 	                         "SELECT value FROM settings ORDER BY key DESC", ""),
 	                 0);
 	assert_string_equal(got, "two");
+}
+
+static void only_their_owner_reads_records_also_those_of_an_older_pandad(void **state)
+{
+	static const char *const files[] = {"", "-wal", "-shm"};
+	struct db_bed *b = *state;
+	char path[PATH_MAX];
+	struct stat st;
+	struct err e;
+
+	for (int again = 0; again < 2; again++) {
+		assert_int_equal(put(b->db, again ? "b" : "a", "one", &e), 0);
+		for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+			snprintf(path, sizeof(path), "%s%s", b->path, files[i]);
+			assert_int_equal(stat(path, &st), 0);
+			assert_int_equal(st.st_mode & 0777, 0600);
+		}
+		db_close(b->db);
+		b->db = NULL;
+		assert_int_equal(chmod(b->path, 0644), 0);
+		assert_int_equal(db_open(b->path, &b->db, &e), 0);
+	}
 }
 
 static void a_file_of_a_newer_version_is_refused(void **state)
@@ -165,6 +191,7 @@ int main(void)
 	    db_bed_test(a_taken_key_is_refused_by_its_kind),
 	    db_bed_test(a_transaction_is_all_or_nothing),
 	    db_bed_test(records_are_there_after_a_reopen_and_a_checkpoint),
+	    db_bed_test(only_their_owner_reads_records_also_those_of_an_older_pandad),
 	    db_bed_test(a_file_of_a_newer_version_is_refused),
 	    db_bed_test(a_file_that_is_no_database_is_refused),
 	    db_bed_test(a_statement_is_prepared_once_for_each_literal),
