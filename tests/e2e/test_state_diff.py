@@ -129,12 +129,15 @@ def test_wrong_requests(pandad):
     assert pandad.ask("POST", f"/v1/sandboxes/{id}/merge", {"child": id}).status == 409
 
 
+TICK = "sleep 0.02; "  # times of files move in ticks of 10 ms: who writes within the tick of the fork counts as having written before it
+
+
 def test_merge(pandad):
     id = pandad.create()
     sh(pandad, id, "mkdir /root/p; cd /root/p; echo 1 >a; echo 1 >b; echo 1 >gone; echo 1 >both; echo 1 >mine")
     child, = fork(pandad, id)
     sh(pandad, child, "cd /root/p; echo 2 >a; chmod 711 b; rm gone; mkdir -p d/e; echo 3 >d/e/f; ln -s f d/e/l; rm -rf /etc/apt")
-    sh(pandad, id, "cd /root/p; echo parent >mine; echo p >own")
+    sh(pandad, id, TICK + "cd /root/p; echo parent >mine; echo p >own")
     dry = pandad.do("POST", f"/v1/sandboxes/{id}/merge", {"child": child, "dry_run": True})
     assert not dry["applied"] and dry["conflicts"] == []
     assert sh(pandad, id, "cat /root/p/a") == "1\n"
@@ -152,7 +155,7 @@ def test_merge_with_conflicts(pandad):
     sh(pandad, id, "echo 1 >/root/both; echo 1 >/root/one")
     child, = fork(pandad, id)
     sh(pandad, child, "echo child >/root/both; echo child >/root/one")
-    sh(pandad, id, "echo parent >/root/both")
+    sh(pandad, id, TICK + "echo parent >/root/both")
     r = pandad.do("POST", f"/v1/sandboxes/{id}/merge", {"child": child})
     assert not r["applied"] and r["conflicts"] == ["/root/both"]
     assert sh(pandad, id, "cat /root/both /root/one") == "parent\n1\n"
