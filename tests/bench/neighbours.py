@@ -100,11 +100,15 @@ def back(p, space, before):
 
 
 def attack(c, address):
-    """A sandbox in which all of it has begun."""
+    """A sandbox in which all of it has begun: its program says so, or its kernel has no time for the agent any more."""
     id = c.create()
     c.ask("PUT", f"/v1/sandboxes/{id}/fs?path=/root/everything.py", ATTACK.read_bytes())
-    c.sh(id, f"setsid python3 /root/everything.py {address} </dev/null >/root/said 2>&1 & "
-             "until grep -q ready /root/said; do sleep 0.1; done")
+    try:
+        c.sh(id, f"setsid python3 /root/everything.py {address} </dev/null >/root/said 2>&1 & "
+                 "until grep -q ready /root/said; do sleep 0.1; done")
+    except RuntimeError as e:
+        if "guest_silent" not in str(e):
+            raise
     return id
 
 
@@ -123,7 +127,10 @@ def measure(quick):
             samples(b, 10)
             quiet = samples(b, rounds)
             before, rss = counters(p, world.host), api.rss_kib(p.process.pid)
-            ids = [attack(a, WEB) for _ in range(ATTACKERS)]
+            ids = []
+            for _ in range(ATTACKERS):
+                ids.append(attack(a, WEB))
+                b.sh(kept, "true")  # a connection that is not used is closed
             busy = samples(b, rounds)
             grown = api.rss_kib(p.process.pid) - rss
             if b.sh(kept, "cat /dev/shm/x /root/x") != "42\n43\n":
@@ -139,6 +146,7 @@ def measure(quick):
             if seconds is None:
                 raise RuntimeError("the host is not as it was before")
             yield "back_s", seconds
+            b.kill(kept)
             p.close()
         finally:
             p.scrub()
