@@ -192,6 +192,15 @@ static void look_at_others(struct round *r)
 	dict_free(known);
 }
 
+static void round_free(void *arg)
+{
+	struct round *r = arg;
+
+	if (r)
+		free(r->at);
+	free(r);
+}
+
 static uint64_t room_of(const struct look *l)
 {
 	uint64_t limit = disk_limit(l->size, l->disk_gb);
@@ -363,22 +372,20 @@ static void let_one_go_on(struct host *h)
 static void look_free(struct disk_watch *d, uint64_t free_bytes)
 {
 	struct host *h = d->host;
-	bool low = free_bytes < h->config.disk_reserve;
+	bool low = free_bytes < h->config.disk_reserve, was = d->low;
 
 	d->free_bytes = free_bytes;
-	if (low && !d->low)
+	d->low = low;
+	if (low && !was) {
 		log_warn("the disk of the data directory is nearly full, who writes is paused "
 		         "free_bytes=%llu reserve_bytes=%llu",
 		         (unsigned long long)free_bytes,
 		         (unsigned long long)h->config.disk_reserve);
-	else if (!low && d->low)
+		records_hurry(&h->records);
+	} else if (!low && was) {
 		log_info("the disk of the data directory has room again free_bytes=%llu",
 		         (unsigned long long)free_bytes);
-	if (low && !d->low) {
-		d->low = true;
-		records_hurry(&h->records);
 	}
-	d->low = low;
 	if (low)
 		hold_writers(h);
 	else if (free_bytes >= enough(h))
@@ -400,7 +407,8 @@ static uint64_t next_ms(const struct round *r)
 	if (r->free_known)
 		left = MIN(left, r->free_bytes > reserve ? r->free_bytes - reserve : 0);
 	left /= WRITES_MB_PER_MS * MIB;
-	return MAX(least, MIN(left, (uint64_t)LOOK_MS_MAX));
+	left = MIN(left, (uint64_t)LOOK_MS_MAX);
+	return MAX(least, left);
 }
 
 static void look_done(void *arg)
@@ -425,8 +433,7 @@ static void look_done(void *arg)
 		disk_use_look(h);
 	if (!d->closing)
 		loop_timer_set(h->loop, &d->timer, mono_ms() + next_ms(r));
-	free(r->at);
-	free(r);
+	round_free(r);
 }
 
 static struct round *round_new(struct disk_watch *d)
@@ -467,9 +474,7 @@ static void look_start(void *arg)
 		d->busy = true;
 		return;
 	}
-	if (r)
-		free(r->at);
-	free(r);
+	round_free(r);
 	loop_timer_set(d->host->loop, &d->timer, mono_ms() + LOOK_MS_MAX);
 }
 
@@ -483,17 +488,9 @@ int disk_open(struct disk_watch *d, struct host *h, struct err *e)
 	return 0;
 }
 
-static void drop_round(void *arg)
-{
-	struct round *r = arg;
-
-	free(r->at);
-	free(r);
-}
-
 void disk_begin(struct disk_watch *d)
 {
-	pool_on_drop(d->pool, drop_round);
+	pool_on_drop(d->pool, round_free);
 	d->timer = (struct loop_timer){.fn = look_start, .arg = d};
 	loop_timer_set(d->host->loop, &d->timer, mono_ms());
 }
